@@ -15,13 +15,13 @@
 mod abandoned;
 mod call;
 mod channel;
+mod channel_call;
 mod control;
 mod event_loop;
 mod failover;
 mod handshake;
 mod home_router;
 mod identities;
-mod identity_queues;
 mod in_doubt;
 mod reclaim;
 mod remote_ops;
@@ -254,7 +254,7 @@ impl ClientSession {
             let mut channel = self.lock_channel(on);
             let Some(call) = channel.find(request) else { continue };
             let thread = call.waiter.map_or(0, |waiter| waiter.thread);
-            let obeys = call.spec.patient || thread == 0 || is_being_killed(thread);
+            let obeys = call.spec.needs.patient || thread == 0 || is_being_killed(thread);
             let found = obeys.then(|| channel.interrupt(request, Instant::now()));
             drop(channel);
             self.shared.missed.remove(request);

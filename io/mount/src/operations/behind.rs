@@ -11,6 +11,7 @@ use std::sync::Arc;
 use fuse::{Errno, FuseRequest, FuseWrite, Reply, ReplyBody as FuseAnswer, WrittenBytes};
 use ninep::dialect::{AnyReply, ExtReply, HandleList, handle_fid};
 use ninep::{Attributes, getattr};
+use session::client::QueuedCall;
 
 use super::{data, or_error};
 use crate::files::OpenFile;

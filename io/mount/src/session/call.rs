@@ -17,7 +17,7 @@ use ninep::dialect::{
     encode_request,
 };
 use ninep::{Fid, NOTAG, Reply};
-use session::client::CallId;
+use session::client::{CallId, CallNeeds};
 
 use super::abandoned::Abandoned;
 use super::identities::SessionIdentity;
@@ -38,7 +38,7 @@ pub(crate) struct ServerCall {
     /// When it was begun; only for what must be executed once.
     pub(crate) since: Option<SystemTime>,
     /// Another identity that waits for it, and lends its queue.
-    donor: Option<Arc<SessionIdentity>>,
+    pub(super) donor: Option<Arc<SessionIdentity>>,
     pub(crate) done: OnReply,
 }
 
@@ -55,16 +55,7 @@ pub(crate) struct CallWaiter {
 #[derive(Clone, Debug)]
 pub(crate) struct CallSpec {
     pub(crate) frame: CallFrame,
-    /// It must not be executed twice.
-    pub(crate) once: bool,
-    /// Held by no window: what gives something back.
-    pub(crate) free: bool,
-    /// It may wait at the proxy for as long as others like.
-    pub(crate) patient: bool,
-    /// It takes a lock: not as soon as a proxy has forgotten the holders of locks.
-    pub(crate) locks: bool,
-    /// Payload that it sends or asks for, in bytes.
-    pub(crate) bytes: u64,
+    pub(crate) needs: CallNeeds,
     /// It writes there: kept until that is durable.
     pub(crate) replayable: Option<(Arc<MountNode>, Range<u64>)>,
 }
@@ -88,24 +79,6 @@ impl ServerCall {
         self.donor.as_ref().unwrap_or(&self.payer)
     }
 
-    /// Lends the queue of a waiter, if the call writes to an open file, has a different identity,
-    /// and the proxy knows the waiter's.
-    pub(crate) fn donate(&mut self, donor: &Arc<SessionIdentity>) -> bool {
-        let goes = donor.is_known()
-            && !Arc::ptr_eq(self.pays(), donor)
-            && self.spec.frame.set_donor(Some(donor.number));
-        if goes {
-            self.donor = Some(donor.clone());
-        }
-        goes
-    }
-
-    /// It goes in the queue of its own identity.
-    pub(crate) fn revoke_donation(&mut self) {
-        self.donor = None;
-        self.spec.frame.set_donor(None);
-    }
-
     /// Whether it is this request's.
     pub(crate) fn is_for(&self, request: FuseRequestId) -> bool {
         self.waiter.is_some_and(|waiter| waiter.request == request)
@@ -127,15 +100,7 @@ impl CallSpec {
 
     /// A message that may be executed twice.
     pub(crate) fn of(frame: CallFrame) -> CallSpec {
-        CallSpec {
-            frame,
-            once: false,
-            free: false,
-            patient: false,
-            locks: false,
-            bytes: 0,
-            replayable: None,
-        }
+        CallSpec { frame, needs: CallNeeds::default(), replayable: None }
     }
 
     /// Makes a call that must be executed once.
@@ -170,12 +135,12 @@ impl CallSpec {
 
     /// Sets that the call must be executed once.
     pub(crate) fn only_once(self) -> CallSpec {
-        CallSpec { once: true, ..self }
+        self.with_needs(|needs| needs.once = true)
     }
 
     /// Sets the bytes of payload.
     pub(crate) fn with_bytes(self, bytes: usize) -> CallSpec {
-        CallSpec { bytes: bytes as u64, ..self }
+        self.with_needs(|needs| needs.bytes = bytes as u64)
     }
 
     /// Sets the file and the bytes that it writes.
@@ -185,17 +150,22 @@ impl CallSpec {
 
     /// Sets that the call may wait long at the proxy.
     pub(crate) fn patiently(self) -> CallSpec {
-        CallSpec { patient: true, ..self }
+        self.with_needs(|needs| needs.patient = true)
     }
 
     /// Sets that the call takes a lock.
     pub(crate) fn locking(self) -> CallSpec {
-        CallSpec { locks: true, ..self }
+        self.with_needs(|needs| needs.takes_lock = true)
     }
 
     /// Sets that the call is not limited by a window.
     pub(crate) fn freely(self) -> CallSpec {
-        CallSpec { free: true, ..self }
+        self.with_needs(|needs| needs.free = true)
+    }
+
+    fn with_needs(mut self, change: impl FnOnce(&mut CallNeeds)) -> CallSpec {
+        change(&mut self.needs);
+        self
     }
 }
 
@@ -241,7 +211,7 @@ impl CallFrame {
     }
 
     /// Sets the waiter's identity in a write to a fid; false for other messages.
-    fn set_donor(&mut self, identity: Option<u32>) -> bool {
+    pub(super) fn set_donor(&mut self, identity: Option<u32>) -> bool {
         if self.written_fid().is_none() {
             return false;
         }

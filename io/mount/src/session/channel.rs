@@ -23,13 +23,12 @@ use fuse::{Errno, FuseRequestId};
 use model::Direction;
 use ninep::Tag;
 use ninep::dialect::{AnyReply, ExtReply};
-use session::client::{CallId, CallTable};
+use session::client::{CallId, CallQueues, CallTable, ChannelRoom};
 
 use super::abandoned::Abandoned;
-use super::call::{CallReply, CallSpec, CallWaiter, OnReply, ServerCall, answer_of};
+use super::call::{CallReply, CallSpec, CallWaiter, OnReply, ServerCall, answer_of, errno_of};
 use super::control::SessionControl;
 use super::identities::SessionIdentity;
-use super::identity_queues::{ChannelRoom, IdentityQueues};
 use super::signals::FLUSH_PATIENCE;
 use super::socket::{Broken, SocketOutbox};
 use crate::write_behind::SentWrite;
@@ -50,7 +49,7 @@ pub(crate) struct LinkChannel {
     waits: usize,
     slots_free: u16,
     control: VecDeque<SessionControl>,
-    queues: IdentityQueues,
+    queues: CallQueues<ServerCall>,
     /// Locks to be asked for later: the proxy had no room for one that waits, or others go first.
     later: Vec<(Instant, ServerCall)>,
     /// Time until which locks are reserved for their holders in the former session.
@@ -141,7 +140,7 @@ impl LinkChannel {
             waits: 0,
             slots_free: 0,
             control: VecDeque::new(),
-            queues: IdentityQueues::default(),
+            queues: CallQueues::default(),
             later: Vec::new(),
             out: SocketOutbox::default(),
             last_received: Instant::now(),
@@ -192,14 +191,16 @@ impl LinkChannel {
             && let Some(next) = self.queues.next(self.room())
         {
             match next {
-                Ok(call) => match self.locks_from.filter(|from| call.spec.locks && now < *from) {
-                    Some(from) => {
-                        self.queues.ended(&call);
-                        self.later.push((from, call));
+                Ok(call) => {
+                    match self.locks_from.filter(|from| call.spec.needs.takes_lock && now < *from) {
+                        Some(from) => {
+                            self.queues.ended(&call);
+                            self.later.push((from, call));
+                        }
+                        None => self.begin_call(call, now),
                     }
-                    None => self.begin_call(call, now),
-                },
-                Err((call, error)) => failed.push((call.done, error)),
+                }
+                Err((call, error)) => failed.push((call.done, errno_of(error))),
             }
         }
         failed
@@ -241,9 +242,9 @@ impl LinkChannel {
                 if flushed.is_some() {
                     self.flushed -= 1;
                     // Tag and slot stay taken until the flush is answered, which names them.
-                    *place = Some(CallInFlight::Flushed { once: call.spec.once });
+                    *place = Some(CallInFlight::Flushed { once: call.spec.needs.once });
                 } else {
-                    self.end(tag, call.spec.once);
+                    self.end(tag, call.spec.needs.once);
                 }
                 let answer = answer_of(reply);
                 match &answer {
@@ -265,10 +266,10 @@ impl LinkChannel {
 
     /// A request is interrupted.
     pub(crate) fn interrupt(&mut self, request: FuseRequestId, now: Instant) -> Interrupted {
-        if let Some(call) = self.queues.remove(request) {
+        let is = |call: &ServerCall| call.is_for(request);
+        if let Some(call) = self.queues.remove(is) {
             return Interrupted::Abandoned(call.done);
         }
-        let is = |call: &ServerCall| call.is_for(request);
         if let Some(at) = self.later.iter().position(|(_, call)| is(call)) {
             return Interrupted::Abandoned(self.later.swap_remove(at).1.done);
         }
@@ -323,7 +324,8 @@ impl LinkChannel {
         });
         let later = self.later.iter().map(|(_, call)| call);
         let mut all = under_way.chain(later).chain(&self.in_doubt);
-        self.queues.find(request).or_else(|| all.find(|call| call.is_for(request)))
+        let is = |call: &ServerCall| call.is_for(request);
+        self.queues.find(is).or_else(|| all.find(|call| is(call)))
     }
 
     /// Returns waiters for a flush that the proxy does not answer: it, or what it executes, hangs.
@@ -409,7 +411,9 @@ impl LinkChannel {
         for tag in order.into_iter().rev() {
             match self.in_flight[usize::from(tag.0)].take() {
                 Some(CallInFlight::Call { call, flushed: Some(_), .. }) => given_up.push(call.done),
-                Some(CallInFlight::Call { call, .. }) if call.spec.once => self.in_doubt.push(call),
+                Some(CallInFlight::Call { call, .. }) if call.spec.needs.once => {
+                    self.in_doubt.push(call)
+                }
                 Some(CallInFlight::Call { call, .. }) => self.queues.push_front(call),
                 Some(CallInFlight::Control(control)) => self.control.push_front(control),
                 Some(CallInFlight::Flushed { .. }) | None => {}
@@ -511,7 +515,7 @@ impl LinkChannel {
             return Vec::new();
         }
         self.waiters_checked = self.waiters_checked.wrapping_add(WAITERS_CHECKED_MAX);
-        self.queues.waiters(self.waiters_checked, WAITERS_CHECKED_MAX)
+        self.queues.waiters(self.waiters_checked, WAITERS_CHECKED_MAX, |call| call.waiter)
     }
 
     /// Whether no call waits for a reply.
@@ -540,8 +544,8 @@ impl LinkChannel {
     }
 
     fn begin_call(&mut self, mut call: ServerCall, begun: Instant) {
-        let ticket = self.calls.begin(call.spec.once, ()).expect("tag and slot were free");
-        if call.spec.once {
+        let ticket = self.calls.begin(call.spec.needs.once, ()).expect("tag and slot were free");
+        if call.spec.needs.once {
             self.slots_free -= 1;
             call.since = Some(SystemTime::now());
         }
@@ -583,7 +587,7 @@ impl LinkChannel {
                 match place {
                     Some(CallInFlight::Call { call, .. }) => {
                         self.flushed -= 1;
-                        self.end(old, call.spec.once);
+                        self.end(old, call.spec.needs.once);
                         self.queues.ended(&call);
                         let answer = Err(Errno::INTR);
                         Ok(ChannelNews::Done { done: call.done, answer, written: None })

@@ -54,7 +54,7 @@ impl Bench {
 
     fn call(&self, number: u32, once: bool) -> ServerCall {
         let mut ask = CallSpec::new(HandleList::NONE, Request::Clunk { fid: Fid(number) });
-        ask.once = once;
+        ask.needs.once = once;
         let told = self.told.clone();
         let waiter = Some(CallWaiter { request: request(number), thread: number });
         ServerCall::new(self.payer.clone(), ask, waiter, move |answer| {
