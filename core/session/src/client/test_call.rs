@@ -3,9 +3,12 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use model::Direction;
+use model::{Direction, Time};
+use ninep::Fid;
 
 use super::call_queues::{CallNeeds, QueuedCall};
+use super::call_table::CallId;
+use super::channel::ChannelCall;
 
 /// An identity that the proxy knows, with its window.
 #[derive(Debug)]
@@ -14,6 +17,7 @@ pub(super) struct TestIdentity {
     requests: Cell<u32>,
     bytes: u64,
     refused: Cell<Option<u32>>,
+    is_sent: Cell<bool>,
 }
 
 /// A call, known by its number.
@@ -24,12 +28,21 @@ pub(super) struct TestCall {
     pub(super) direction: Direction,
     pub(super) payer: Rc<TestIdentity>,
     pub(super) donor: Option<Rc<TestIdentity>>,
+    /// As it was begun last.
+    pub(super) id: Option<CallId>,
+    pub(super) since: Option<Time>,
+    /// Nobody waits for it any more.
+    pub(super) is_detached: bool,
 }
 
 impl TestIdentity {
     pub(super) fn known(number: u32, requests: u32, bytes: u64) -> Rc<TestIdentity> {
-        let (requests, refused) = (Cell::new(requests), Cell::new(None));
-        Rc::new(TestIdentity { number, requests, bytes, refused })
+        let (requests, refused, is_sent) = (Cell::new(requests), Cell::new(None), Cell::default());
+        Rc::new(TestIdentity { number, requests, bytes, refused, is_sent })
+    }
+
+    pub(super) fn set_requests(&self, requests: u32) {
+        self.requests.set(requests);
     }
 
     pub(super) fn refuse(&self, errno: u32) {
@@ -40,7 +53,8 @@ impl TestIdentity {
 impl TestCall {
     pub(super) fn new(payer: &Rc<TestIdentity>, number: u32) -> TestCall {
         let (payer, direction) = (payer.clone(), Direction::Metadata);
-        TestCall { number, needs: CallNeeds::default(), direction, payer, donor: None }
+        let (needs, donor, id, since) = Default::default();
+        TestCall { number, needs, direction, payer, donor, id, since, is_detached: false }
     }
 
     fn pays(&self) -> &Rc<TestIdentity> {
@@ -90,5 +104,24 @@ impl QueuedCall for TestCall {
 
     fn revoke_donation(&mut self) {
         self.donor = None;
+    }
+}
+
+impl ChannelCall for TestCall {
+    fn unsent_identity(&self) -> Option<Rc<TestIdentity>> {
+        let first = self.payer.requests.get() == 0 && !self.payer.is_sent.replace(true);
+        first.then(|| self.payer.clone())
+    }
+
+    fn begin(&mut self, id: CallId, wall_time: Option<Time>) {
+        (self.id, self.since) = (Some(id), wall_time.or(self.since));
+    }
+
+    fn written_fid(&self) -> Option<Fid> {
+        (self.direction == Direction::Write).then_some(Fid(self.number))
+    }
+
+    fn is_paid_by(&self, identity: &Rc<TestIdentity>) -> bool {
+        Rc::ptr_eq(self.pays(), identity)
     }
 }
