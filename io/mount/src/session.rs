@@ -25,9 +25,9 @@ mod identities;
 mod in_doubt;
 mod reclaim;
 mod remote_ops;
+mod replay_buffer;
 mod signals;
 mod socket;
-mod uncommitted;
 
 use std::cell::Cell;
 use std::fmt;
@@ -58,9 +58,9 @@ use channel::{ChannelNews, ChannelPhase, Interrupted, LinkChannel};
 use control::SessionControl;
 use identities::IdentityTable;
 use reclaim::Retake;
+use replay_buffer::{Changed, ReplayBuffer};
 use signals::{EarlyInterrupts, PendingSignals, WaitingCalls, is_being_killed};
 use socket::Broken;
-use uncommitted::{Changed, UncommittedWrites};
 
 use crate::files::OpenFiles;
 use crate::gateway::Gateway;
@@ -105,7 +105,7 @@ pub(crate) struct ClientSession {
     sources: Vec<MountSource>,
     /// Gateway to a server that does not know the dialect; only if it is the only source.
     gateway: Option<Arc<Gateway>>,
-    pub(crate) uncommitted: UncommittedWrites,
+    pub(crate) uncommitted: ReplayBuffer,
     /// The export's root, known after the first session.
     root: OnceLock<Vec<u8>>,
     /// The largest message in bytes.

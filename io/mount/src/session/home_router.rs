@@ -22,9 +22,9 @@ use super::handshake::{Handshake, HandshakeError};
 use super::identities::{IdentityTable, SessionIdentity};
 use super::reclaim::Retake;
 use super::remote_ops::RemoteOpsTable;
+use super::replay_buffer::ReplayBuffer;
 use super::signals::is_being_killed;
 use super::socket::Broken;
-use super::uncommitted::UncommittedWrites;
 use super::{ClientSession, MountState, SessionState, ThreadChannel};
 use crate::gateway::Gateway;
 use crate::nodes::MountNode;
@@ -107,7 +107,7 @@ impl HomeRouter {
                 home,
                 sources: sources.collect(),
                 gateway: gateway.clone(),
-                uncommitted: UncommittedWrites::new(keep / names.len() as u64),
+                uncommitted: ReplayBuffer::new(keep / names.len() as u64),
                 root: OnceLock::new(),
                 msize,
                 soft,

@@ -1,4 +1,4 @@
-//! Tests of uncommitted writes and the replies of the proxy.
+//! Tests of what is written once more, and of who waits for room.
 
 use super::*;
 use crate::nodes::Nodes;
@@ -8,13 +8,13 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 
 struct Bench {
-    kept: UncommittedWrites,
+    kept: ReplayBuffer,
     nodes: Nodes,
 }
 
 impl Bench {
     fn new(limit: u64) -> Bench {
-        Bench { kept: UncommittedWrites::new(limit), nodes: Nodes::new(b"root", Duration::ZERO) }
+        Bench { kept: ReplayBuffer::new(limit), nodes: Nodes::new(b"root", Duration::ZERO) }
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> SentWrite {
@@ -34,30 +34,10 @@ impl Bench {
     fn heard(&self, epoch: u64, verifier: u64, committed: u64) -> Changed {
         self.kept.handle_header(epoch, ReplyHeader { verifier, commit_watermark: committed })
     }
-
-    fn numbers(&self) -> Vec<(u64, u64)> {
-        lock(&self.kept.state).writes.keys().copied().collect()
-    }
 }
 
 fn waiter(thread: u32) -> CallWaiter {
     CallWaiter { request: fuse::FuseRequestId(1), thread }
-}
-
-#[test]
-fn what_is_durable_is_dropped_and_the_rest_stays() {
-    let bench = Bench::new(MIB);
-    bench.heard(1, 9, 0);
-    for number in 1..=4 {
-        assert!(!bench.keep(1, number, b"data"));
-    }
-    assert!(bench.heard(1, 9, 2).lost_writes.is_empty());
-    assert_eq!(bench.numbers(), [(1, 3), (1, 4)]);
-    assert_eq!(bench.kept.bytes.load(Ordering::SeqCst), 8);
-    bench.keep(1, 2, b"its reply came late");
-    assert_eq!(bench.numbers(), [(1, 3), (1, 4)]);
-    bench.heard(1, 9, 4);
-    assert!(bench.numbers().is_empty());
 }
 
 #[test]
@@ -87,7 +67,7 @@ fn what_the_machine_lost_is_written_once_more_by_its_handle_in_order() {
         .collect();
     assert_eq!(again, [(200, b"two".to_vec()), (300, b"three".to_vec())]);
     assert_eq!(lost[1].range, 300..305);
-    assert!(bench.numbers().is_empty() && !bench.kept.is_full());
+    assert!(bench.kept.oldest().is_none() && !bench.kept.is_full());
     assert!(bench.heard(1, 10, 1).lost_writes.is_empty(), "once");
 }
 
@@ -102,25 +82,6 @@ fn an_append_is_written_once_more_where_it_was() {
     let (_, _, message) = decode_request(lost[0].frame.bytes()).unwrap();
     let expected = ExtRequest::Write { fid: handle_fid(0), offset: 40, flags: 0, data: b"line" };
     assert_eq!(message, expected.into());
-}
-
-#[test]
-fn a_proxy_that_was_started_again_has_lost_nothing() {
-    let bench = Bench::new(MIB);
-    bench.heard(1, 9, 0);
-    bench.keep(1, 5, b"before");
-    assert!(bench.heard(2, 9, 0).lost_writes.is_empty());
-    assert!(bench.keep(2, 1, b"after"), "what is older is to be committed");
-    assert!(!bench.keep(2, 2, b"after"), "that is in flight");
-    assert!(bench.heard(1, 9, 5).lost_writes.is_empty(), "a late reply says nothing of now");
-    assert_eq!(bench.numbers(), [(1, 5), (2, 1), (2, 2)]);
-    // The commit's own reply says what it committed.
-    bench.heard(2, 9, 1);
-    bench.kept.committed(2, true);
-    assert_eq!(bench.numbers(), [(2, 2)]);
-    // With another verifier what is left is lost, whichever life it is of.
-    bench.keep(3, 1, b"x");
-    assert_eq!(bench.heard(3, 10, 0).lost_writes.len(), 2);
 }
 
 #[test]
@@ -149,12 +110,4 @@ fn who_finds_no_room_waits_for_the_commit_or_dies() {
     assert!(bench.kept.wait(waiter(7), then).is_none());
     assert_eq!(bench.kept.committed(1, false).len(), 1);
     assert!(bench.kept.wait(waiter(7), Box::new(|_| {})).is_some());
-}
-
-#[test]
-fn nothing_is_kept_where_nothing_shall_be() {
-    let bench = Bench::new(0);
-    bench.heard(1, 9, 0);
-    assert!(!bench.keep(1, 1, b"data"));
-    assert!(bench.heard(1, 10, 0).lost_writes.is_empty() && !bench.kept.is_full());
 }
