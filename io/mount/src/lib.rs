@@ -15,6 +15,7 @@
 //! Not in this crate: the kernel's protocol (`fuse`), the messages (`ninep`) and how the proxy
 //! executes them (`io/proxy`).
 
+mod clock;
 mod daemon;
 mod files;
 mod filesystem;

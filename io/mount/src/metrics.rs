@@ -13,10 +13,10 @@ use std::sync::Weak;
 
 use api::MetricsPage;
 use api::metrics as names;
+use session::client::ChannelStats;
 
 use crate::filesystem::MountFsState;
 use crate::options::MountSettings;
-use crate::session::ChannelStats;
 
 /// The metrics of a mount.
 pub(crate) struct MountMetrics {

@@ -36,17 +36,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fuse::{Errno, FuseRequestId};
-use model::JobId;
+use model::{JobId, Nanos, Time};
 use ninep::dialect::{
     ExtRequest, HandleList, ReplyHeader, SessionEvent, SessionEvents, decode_reply, handle_fid,
 };
 use rustix::event::{EventfdFlags, eventfd};
+use session::client::{ChannelPhase, ChannelStats, SessionLife};
 
 pub(crate) use call::{CallFrame, CallReply, CallSpec, CallWaiter, ServerCall, errno_of};
-pub(crate) use channel::{ChannelStats, TAGS};
 pub(crate) use event_loop::run;
 pub(crate) use handshake::HandshakeError;
 pub(crate) use home_router::{ConnectedRouter, HomeRouter, RouterSettings};
@@ -54,19 +54,19 @@ pub(crate) use identities::SessionIdentity;
 pub(crate) use signals::CheckInterval;
 
 use abandoned::Abandoned;
-use channel::{ChannelNews, ChannelPhase, Interrupted, LinkChannel};
+use channel::{ChannelNews, InterruptOutcome, LinkChannel};
 use control::SessionControl;
 use identities::IdentityTable;
-use reclaim::Retake;
 use replay_buffer::{Changed, ReplayBuffer};
 use signals::{EarlyInterrupts, PendingSignals, WaitingCalls, is_being_killed};
 use socket::Broken;
 
+use crate::clock;
 use crate::files::OpenFiles;
 use crate::gateway::Gateway;
 use crate::locks::MountLocks;
 use crate::nodes::MountNode;
-use crate::options::MountSource;
+use crate::options::{MountSource, nanos};
 use crate::write_behind::{SentWrite, WriteBehind};
 
 /// Callback for writes that must be made again.
@@ -111,10 +111,12 @@ pub(crate) struct ClientSession {
     /// The largest message in bytes.
     msize: u32,
     /// Time without a connection after which calls fail.
-    soft: Option<Duration>,
+    soft: Option<Nanos>,
     channels: Vec<ThreadChannel>,
     payers: IdentityTable,
-    state: Mutex<SessionState>,
+    /// The proxy's view of the session. Locked while a connection begins, so that all connections
+    /// agree on which life of the session they belong to.
+    life: Mutex<SessionLife>,
     epoch: AtomicU64,
     /// Calls may not begin: the session is about to fail over.
     pausing: AtomicBool,
@@ -126,23 +128,6 @@ struct ThreadChannel {
     channel: Mutex<LinkChannel>,
     /// Whether its thread is processing a reply.
     receiving: AtomicBool,
-}
-
-/// The proxy's view of the session. Locked while a connection begins, so that all connections agree
-/// on which life of the session they belong to.
-#[derive(Debug)]
-struct SessionState {
-    /// Number of times that a proxy had to receive the whole session.
-    epoch: u64,
-    /// Whether the session was restored.
-    restored: bool,
-    /// Whether locks may be reclaimed in this life.
-    reclaim: Retake,
-    /// Index of the source that has the session.
-    source: usize,
-    /// The session's name, a secret. Each proxy to which the session fails over receives a new one:
-    /// a proxy that had it before does not know what happened since.
-    id: u128,
 }
 
 impl MountState {
@@ -189,7 +174,7 @@ impl ClientSession {
         let found = self.payers.find(uid, gid, groups, job)?;
         if let Some(number) = found.retired {
             let on = here();
-            self.lock_channel(on).push_control(SessionControl::Retire(number));
+            self.lock_channel(on).state.push_control(SessionControl::Retire(number));
             self.wake(on);
         }
         Ok(found.payer)
@@ -203,7 +188,7 @@ impl ClientSession {
             match self.refuses(&channel) {
                 Some(error) => Some((call.done, error)),
                 None => {
-                    channel.push(call);
+                    channel.state.push(call);
                     None
                 }
             }
@@ -221,7 +206,7 @@ impl ClientSession {
 
     /// Calls on a thread's channel after a delay.
     pub(crate) fn call_later(&self, on: usize, call: ServerCall, after: Duration) {
-        self.lock_channel(on).push_later(call, Instant::now() + after);
+        self.lock_channel(on).state.push_later(call, clock::now() + nanos(after));
     }
 
     /// Lends a waiter's queue to the writes to these places of a file.
@@ -236,7 +221,7 @@ impl ClientSession {
             kept.is_some_and(|(of, place)| std::ptr::eq(&**of, node) && places.contains(place))
         };
         for on in 0..self.channels.len() {
-            if self.lock_channel(on).donate(is, donor) {
+            if self.lock_channel(on).state.donate(is, donor) {
                 self.wake(on);
             }
         }
@@ -255,14 +240,14 @@ impl ClientSession {
             let Some(call) = channel.find(request) else { continue };
             let thread = call.waiter.map_or(0, |waiter| waiter.thread);
             let obeys = call.spec.needs.patient || thread == 0 || is_being_killed(thread);
-            let found = obeys.then(|| channel.interrupt(request, Instant::now()));
+            let found = obeys.then(|| channel.interrupt(request, clock::now()));
             drop(channel);
             self.shared.missed.remove(request);
             match found {
                 None => self.shared.signalled.put(request),
-                Some(Interrupted::NotHere) => {}
-                Some(Interrupted::Flushing) => self.wake(on),
-                Some(Interrupted::Abandoned(done)) => done(Err(Errno::INTR)),
+                Some(InterruptOutcome::NotHere) => {}
+                Some(InterruptOutcome::Flushing) => self.wake(on),
+                Some(InterruptOutcome::Abandoned(done)) => done(Err(Errno::INTR)),
             }
             return true;
         }
@@ -288,7 +273,7 @@ impl ClientSession {
     /// Returns the counters of all its channels.
     pub(crate) fn tally(&self) -> ChannelStats {
         let mut sum = ChannelStats::default();
-        (0..self.channels.len()).for_each(|on| sum += self.lock_channel(on).tally());
+        (0..self.channels.len()).for_each(|on| sum += self.lock_channel(on).state.stats());
         sum
     }
 
@@ -305,11 +290,11 @@ impl ClientSession {
     }
 
     fn refuses(&self, channel: &LinkChannel) -> Option<Errno> {
-        match channel.phase {
-            ChannelPhase::Up(_) => None,
-            ChannelPhase::Disconnected(since) => {
-                self.soft.is_some_and(|soft| since.elapsed() > soft).then_some(Errno::TIMEDOUT)
-            }
+        let has_waited =
+            |since: Time| self.soft.is_some_and(|soft| clock::now().since(since) > soft);
+        match channel.state.phase() {
+            ChannelPhase::Up => None,
+            ChannelPhase::Disconnected(since) => has_waited(since).then_some(Errno::TIMEDOUT),
             ChannelPhase::Over => Some(Errno::NOTCONN),
         }
     }
@@ -339,10 +324,10 @@ impl ClientSession {
             let mut channel = self.lock_channel(on);
             // What a proxy said before it forgot the session is not so any more: the call is
             // made again, or resolved.
-            if channel.epoch != self.epoch.load(Ordering::SeqCst) {
+            if channel.state.epoch() != self.epoch.load(Ordering::SeqCst) {
                 return Err(Broken::Protocol("the session was replaced".into()));
             }
-            (channel.received(tag, reply)?, channel.epoch)
+            (channel.received(tag, reply)?, channel.state.epoch())
         };
         self.handle_header(epoch, header);
         match news {
@@ -417,7 +402,7 @@ impl ClientSession {
                 }
             }
         }
-        self.lock_channel(on).push_control(SessionControl::Events);
+        self.lock_channel(on).state.push_control(SessionControl::Events);
         for other in 0..self.channels.len() {
             self.wake(other);
         }

@@ -27,11 +27,12 @@ use ninep::dialect::{AnyReply, AnyRequest, ExtReply, ExtRequest, decode_request,
 use ninep::{Reply, Request, Tag};
 use rustc_hash::FxHashMap;
 use rustix::net::{SendFlags, Shutdown, shutdown};
+use session::client::TAGS;
 
 use super::asked::GatewayCall;
 use super::life::UpstreamSession;
 use super::peer::{UpstreamError, UpstreamOp, read_frame};
-use crate::session::{TAGS, lock};
+use crate::session::lock;
 
 /// A channel of the mount's session.
 #[derive(Debug)]

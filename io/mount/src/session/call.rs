@@ -8,10 +8,9 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use fuse::{Errno, FuseRequestId};
-use model::Direction;
+use model::{Direction, Time};
 use ninep::dialect::{
     AnyReply, AnyRequest, HandleList, HandlePlaces, RequestHeader, WRITE_DONATED, decode_request,
     encode_request,
@@ -35,8 +34,8 @@ pub(crate) struct ServerCall {
     pub(crate) spec: CallSpec,
     /// Waiter of the call, if there is one.
     pub(crate) waiter: Option<CallWaiter>,
-    /// When it was begun; only for what must be executed once.
-    pub(crate) since: Option<SystemTime>,
+    /// When it was begun by the wall clock; only for what must be executed once.
+    pub(crate) since: Option<Time>,
     /// Another identity that waits for it, and lends its queue.
     pub(super) donor: Option<Arc<SessionIdentity>>,
     pub(crate) done: OnReply,

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use model::Direction;
-use session::client::{CallNeeds, QueuedCall};
+use model::{Direction, Time};
+use ninep::Fid;
+use session::client::{CallId, CallNeeds, ChannelCall, FrameSink, QueuedCall};
 
 use super::call::ServerCall;
+use super::control::{SessionControl, control_frame};
 use super::identities::SessionIdentity;
+use super::socket::SocketOutbox;
 
 impl QueuedCall for ServerCall {
     type Identity = Arc<SessionIdentity>;
@@ -53,5 +56,39 @@ impl QueuedCall for ServerCall {
     fn revoke_donation(&mut self) {
         self.donor = None;
         self.spec.frame.set_donor(None);
+    }
+}
+
+impl ChannelCall for ServerCall {
+    fn unsent_identity(&self) -> Option<Arc<SessionIdentity>> {
+        self.payer.begin_send().then(|| self.payer.clone())
+    }
+
+    fn begin(&mut self, id: CallId, wall_time: Option<Time>) {
+        self.since = wall_time.or(self.since);
+        let remote_ops = match self.spec.frame.direction() {
+            Direction::Metadata => self.payer.count_remote_ops(),
+            Direction::Read | Direction::Write => 0,
+        };
+        let identity = self.pays().number;
+        self.spec.frame.stamp(id, identity, remote_ops);
+    }
+
+    fn written_fid(&self) -> Option<Fid> {
+        self.spec.frame.written_fid()
+    }
+
+    fn is_paid_by(&self, identity: &Arc<SessionIdentity>) -> bool {
+        Arc::ptr_eq(self.pays(), identity)
+    }
+}
+
+impl FrameSink<ServerCall> for SocketOutbox {
+    fn send_call(&mut self, call: &ServerCall) {
+        self.push(&call.spec.frame);
+    }
+
+    fn send_control(&mut self, id: CallId, control: &SessionControl) {
+        self.push(&control_frame(control, id));
     }
 }

@@ -14,14 +14,16 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use fuse::{Errno, RequestReceiver};
-use model::BusyPoll;
+use model::{BusyPoll, Nanos};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use session::client::{ChannelPhase, TICK};
 
-use super::channel::{ChannelPhase, LinkChannel, TICK};
+use super::channel::LinkChannel;
 use super::signals::{CheckInterval, SIGNALS_EVERY, is_being_killed};
 use super::socket::{Broken, SocketInbox};
 use super::{ClientSession, HERE, HomeRouter};
+use crate::clock;
 use crate::options::nanos;
 
 /// Serves until the mount is gone, and then what is still in flight for a moment.
@@ -89,11 +91,11 @@ impl<'h> EventLoop<'h> {
 
     fn run(&mut self, port: &mut RequestReceiver) -> Result<Never, Errno> {
         loop {
-            let ticks = self.lines.iter().filter_map(|line| line.channel().next_tick());
+            let ticks = self.lines.iter().filter_map(|line| line.channel().state.next_tick());
             let signals = (self.homes.has_waiters() || !self.serving).then_some(SIGNALS_EVERY);
             // They are pinged for.
             let locked = self.homes.shared.locks.any().then_some(TICK);
-            let pause = ticks.chain(signals).chain(locked).min();
+            let pause = ticks.chain(locked).map(Nanos::to_duration).chain(signals).min();
             let ready = self.wait(pause)?;
             if ready.wake {
                 self.homes.shared.clear_wake(self.on);
@@ -111,7 +113,7 @@ impl<'h> EventLoop<'h> {
             }
             self.lines.iter_mut().for_each(|line| line.begin(&self.set));
             port.flush()?;
-            let full = self.lines.iter().any(|line| line.channel().is_full());
+            let full = self.lines.iter().any(|line| line.channel().state.is_full());
             if full == self.serving {
                 self.serve(port, !full)?;
             }
@@ -122,7 +124,8 @@ impl<'h> EventLoop<'h> {
     fn finish(&mut self) {
         self.homes.end();
         let deadline = Instant::now() + FINISH;
-        let busy = |line: &LoopConnection<'_>| line.socket.is_some() && !line.channel().is_idle();
+        let busy =
+            |line: &LoopConnection<'_>| line.socket.is_some() && !line.channel().state.is_idle();
         while self.lines.iter().any(busy) && Instant::now() < deadline {
             for line in &mut self.lines {
                 // /dev/fuse is always readable by now.
@@ -135,10 +138,7 @@ impl<'h> EventLoop<'h> {
             }
         }
         for line in &self.lines {
-            let mut channel = line.channel();
-            channel.phase = ChannelPhase::Over;
-            let left = channel.abandon_all(Instant::now());
-            drop(channel);
+            let left = line.channel().close(clock::now());
             for done in left {
                 done(Err(Errno::NOTCONN));
             }
@@ -247,7 +247,7 @@ impl LoopConnection<'_> {
     fn try_receive(&mut self, socket: &OwnedFd) -> Result<(), Broken> {
         for _ in 0..READS_AT_ONCE {
             let drained = self.inbox.fill(socket.as_fd())?;
-            self.channel().note_received(Instant::now());
+            self.channel().state.note_received(clock::now());
             while let Some(frame) = self.inbox.next()? {
                 self.link.received(self.on, frame)?;
             }
@@ -261,20 +261,20 @@ impl LoopConnection<'_> {
     /// Begins what may begin and sends it.
     fn begin(&mut self, set: &OwnedFd) {
         loop {
-            let now = Instant::now();
+            let now = clock::now();
             let mut channel = self.channel();
-            let ticked = channel.tick(self.link.shared.locks.any(), now);
+            let ticked = channel.state.tick(self.link.shared.locks.any(), now);
             // The pause first: a thread that sees its end sees the life that it was for.
             let pausing = self.link.pausing.load(Ordering::SeqCst);
-            let outlived = matches!(channel.phase, ChannelPhase::Up(_))
-                && channel.epoch != self.link.epoch.load(Ordering::SeqCst);
+            let outlived = channel.state.phase() == ChannelPhase::Up
+                && channel.state.epoch() != self.link.epoch.load(Ordering::SeqCst);
             let failed = match pausing || outlived {
                 true => Vec::new(),
                 false => channel.begin(now),
             };
             let sent = channel.send();
             let expired = match self.link.refuses(&channel) {
-                Some(error) if !channel.is_idle() => Some((error, channel.abandon_all(now))),
+                Some(error) if !channel.state.is_idle() => Some((error, channel.abandon_all(now))),
                 _ => None,
             };
             let overdue = channel.overdue(now);
@@ -282,7 +282,7 @@ impl LoopConnection<'_> {
             match (ticked, sent) {
                 // A process that stood still finds what came meanwhile.
                 (Err(_), _) if self.has_input() => {}
-                (Err(why), _) => self.disconnect(set, &why),
+                (Err(why), _) => self.disconnect(set, &why.into()),
                 (_, Err(error)) => self.disconnect(set, &error.into()),
                 _ if outlived => {
                     self.disconnect(set, &Broken::Protocol("the session was replaced".into()));
@@ -315,10 +315,11 @@ impl LoopConnection<'_> {
 
     /// Adopts a connection that another thread may have made.
     fn adopt(&mut self, set: &OwnedFd) -> Result<(), Errno> {
-        let phase = self.channel().phase.clone();
-        if let ChannelPhase::Up(socket) = phase
-            && self.socket.is_none()
-        {
+        if self.socket.is_some() {
+            return Ok(());
+        }
+        let socket = self.channel().socket().cloned();
+        if let Some(socket) = socket {
             let data = EventData::new_u64(SOCKETS + self.link.home as u64);
             epoll::add(set, &socket, data, EventFlags::IN)?;
             self.socket = Some(socket);

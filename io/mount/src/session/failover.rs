@@ -6,22 +6,23 @@
 //!   failed over, and the own proxy is back ─► pause ─► nothing in flight ─► disconnect ─► own proxy
 //! ```
 //!
-//! A session moves as a whole: its channels agree on where it is under the lock of its state. To the
-//! proxy that it moves to it is a new session, so that proxy receives what a restarted proxy
-//! receives.
+//! When and where it moves is decided in `core/session` ([`Outage`], [`FailBack`]).
+//! Its channels agree on where it is under the lock of its life. To the proxy that it moves to it is
+//! a new session, so that proxy receives what a restarted proxy receives.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fuse::Errno;
+use model::Time;
+use session::client::{ChannelPhase, FailBack, FailBackStep, LockReclaim, Outage, ReconnectPause};
 
-use super::channel::{ChannelPhase, SLOTS};
+use super::channel::SLOTS;
 use super::handshake::{Handshake, HandshakeError};
-use super::reclaim::Retake;
 use super::socket::Broken;
 use super::{ClientSession, in_doubt, lock, reclaim};
-use crate::helpers;
+use crate::{clock, helpers};
 
 impl ClientSession {
     /// Connects every channel, to the first of its proxies that is there.
@@ -46,7 +47,7 @@ impl ClientSession {
     fn connect_to(&self, at: usize) -> Result<Vec<u8>, HandshakeError> {
         let mut root = Vec::new();
         for on in 0..self.channels.len() {
-            let from = lock(&self.state).source;
+            let from = lock(&self.life).source();
             root = self.attach(on, from, at, &Outage::default(), self.handshake_with(at)?)?;
         }
         Ok(root)
@@ -64,10 +65,10 @@ impl ClientSession {
     pub(super) fn disconnect(self: &Arc<ClientSession>, on: usize, why: &Broken) {
         let given_up = {
             let mut channel = self.lock_channel(on);
-            if !matches!(channel.phase, ChannelPhase::Up(_)) {
+            if channel.state.phase() != ChannelPhase::Up {
                 return;
             }
-            channel.disconnect(Instant::now())
+            channel.disconnect(clock::now())
         };
         for done in given_up {
             done(Err(Errno::INTR));
@@ -85,12 +86,12 @@ impl ClientSession {
 
     /// Tries until there is a connection, or the mount is gone.
     fn reconnect(&self, on: usize) {
-        let (mut pause, mut gone) = (PAUSE_MIN, Outage::default());
+        let (mut pause, mut gone) = (ReconnectPause::FIRST, Outage::default());
         while !self.shared.over.load(Ordering::SeqCst) {
-            let from = lock(&self.state).source;
+            let from = lock(&self.life).source();
             let others = (0..self.sources.len()).filter(|at| *at != from);
             for at in std::iter::once(from).chain(others) {
-                if at != from && !gone.may_fail_over(Instant::now()) {
+                if at != from && !gone.may_fail_over(clock::now()) {
                     break;
                 }
                 let attached =
@@ -104,13 +105,12 @@ impl ClientSession {
                     Err(error) => {
                         tracing::debug!(channel = on, %proxy, %error, "cannot reconnect yet");
                         if at == from {
-                            gone.failed(&error, Instant::now());
+                            gone.failed(error.is_dead(), clock::now());
                         }
                     }
                 }
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSE_MAX);
+            std::thread::sleep(pause.advance().to_duration());
         }
     }
 
@@ -125,50 +125,41 @@ impl ClientSession {
         gone: &Outage,
         mut talk: Handshake,
     ) -> Result<Vec<u8>, HandshakeError> {
-        let began = Instant::now();
-        let mut life = lock(&self.state);
-        if life.source != from {
+        let began = clock::now();
+        let mut life = lock(&self.life);
+        if life.source() != from {
             return Err(Broken::Protocol(
                 "the session has failed over to a different proxy".into(),
             )
             .into());
         }
-        let id = if at == from { life.id } else { life.id.wrapping_add(1) };
-        let terms = talk.session(id, on as u16, SLOTS, &self.sources[at].export)?;
+        let terms = talk.session(life.id_at(at), on as u16, SLOTS, &self.sources[at].export)?;
         if self.root.get().is_some_and(|root| *root != terms.root) {
             return Err(HandshakeError::OtherExport);
         }
         if at != from {
             tracing::warn!(home = self.home, proxy = %self.sources[at].address, "failed over");
-            (life.source, life.id) = (at, id);
         }
-        if !terms.resumed {
-            life.epoch += 1;
-            life.restored = false;
-            life.reclaim = match talk.is_gateway {
-                // A server of another kind gives locks back as soon as it loses a connection.
-                true => Retake::Never,
-                false => self.reclaim_policy(at == from, gone),
-            };
-        }
-        if !life.restored {
-            self.epoch.store(life.epoch, Ordering::SeqCst);
+        let policy = || match talk.is_gateway {
+            // A server of another kind gives locks back as soon as it loses a connection.
+            true => LockReclaim::Never,
+            false => LockReclaim::after(gone, at == from, self.renewed()),
+        };
+        if let Some(reclaim) = life.enter(at, terms.resumed, policy) {
+            self.epoch.store(life.epoch(), Ordering::SeqCst);
             self.wait_for_receivers();
-            reclaim::restore(self, life.reclaim, &mut talk)?;
-            life.restored = true;
+            reclaim::restore(self, reclaim, &mut talk)?;
+            life.restored();
         }
-        let (epoch, is_away) = (life.epoch, life.source != 0);
+        let epoch = life.epoch();
+        // Before the lock is released: of this life.
+        let locks_from = life.locks_from(clock::now());
         drop(life);
         self.handle_header(epoch, talk.header);
-        let same = self.lock_channel(on).epoch == epoch;
+        let same = self.lock_channel(on).state.epoch() == epoch;
         if same {
             self.lock_channel(on).resume();
         } else {
-            // A restarted proxy reserves locks for the former holders by itself.
-            let locks_from = is_away.then(|| match epoch {
-                1 => Instant::now() + DEAD_PATIENCE + LOCK_GRACE,
-                _ => Instant::now() + LOCK_GRACE,
-            });
             let given_up = self.lock_channel(on).restart(terms.slots, epoch, locks_from);
             for done in given_up {
                 done(Err(Errno::INTR));
@@ -185,53 +176,44 @@ impl ClientSession {
         Ok(terms.root)
     }
 
-    /// Whether locks may be taken again: where the session was, or at another proxy.
-    fn reclaim_policy(&self, is_same: bool, gone: &Outage) -> Retake {
-        let renewed = (0..self.channels.len()).map(|on| self.lock_channel(on).renewed()).max();
-        match renewed {
-            _ if is_same => Retake::Reclaim,
-            Some(then) if gone.is_dead() => Retake::Until(then + DEAD_PATIENCE + LOCK_GRACE),
-            // One that is silent may live, and have granted others what this mount had.
-            _ => Retake::Never,
-        }
+    /// When the proxy last had the session for certain.
+    fn renewed(&self) -> Option<Time> {
+        (0..self.channels.len()).map(|on| self.lock_channel(on).state.renewed()).max()
     }
 
     /// Fails back to the own proxy once it is present again and that harms no caller. False if a
     /// later attempt is better: calls in flight did not end.
     pub(super) fn try_fail_back(&self) -> bool {
-        let away = lock(&self.state).source != 0;
+        let away = lock(&self.life).is_away();
         // A lock would be free for a moment; a waiter for one waits for others.
         let locked = || {
-            let waits = (0..self.channels.len()).any(|on| !self.lock_channel(on).can_be_quiet());
+            let waits =
+                (0..self.channels.len()).any(|on| !self.lock_channel(on).state.can_be_quiet());
             waits || self.shared.locks.any_at(self.home)
         };
         if !away || locked() || self.handshake_with(0).is_err() {
             return true;
         }
         self.pausing.store(true, Ordering::SeqCst);
-        let deadline = Instant::now() + DRAIN;
-        let drained = loop {
-            if (0..self.channels.len()).all(|on| self.lock_channel(on).is_quiet()) {
-                break true;
+        let back = FailBack::new(clock::now());
+        let step = loop {
+            let quiet = (0..self.channels.len()).all(|on| self.lock_channel(on).state.is_quiet());
+            match back.poll(quiet, || self.has_new_lock(), clock::now()) {
+                FailBackStep::Wait => std::thread::sleep(DRAIN_CHECK),
+                step => break step,
             }
-            if Instant::now() >= deadline {
-                break false;
-            }
-            std::thread::sleep(PAUSE_MIN);
         };
-        if drained && !self.has_new_lock() {
-            let mut life = lock(&self.state);
-            (life.source, life.id) = (0, life.id.wrapping_add(1));
-            life.epoch += 1;
-            life.restored = false;
-            self.epoch.store(life.epoch, Ordering::SeqCst);
+        if step == FailBackStep::Move {
+            let mut life = lock(&self.life);
+            life.fail_back();
+            self.epoch.store(life.epoch(), Ordering::SeqCst);
             tracing::info!(home = self.home, proxy = %self.sources[0].address, "failed back");
         }
         // A thread that sees the end of the pause sees the new life, too, in which the present
         // connections count as lost.
         self.pausing.store(false, Ordering::SeqCst);
         (0..self.channels.len()).for_each(|on| self.shared.wake_thread(on));
-        drained
+        step != FailBackStep::Postpone
     }
 
     /// Whether a lock was granted during the check; no call is in flight and none begins, so that
@@ -243,69 +225,5 @@ impl ClientSession {
     }
 }
 
-/// Since when a proxy is not there, and how surely.
-#[derive(Debug, Default)]
-struct Outage {
-    dead: Option<Instant>,
-    silent_since: Option<Instant>,
-}
-
-impl Outage {
-    fn failed(&mut self, why: &HandshakeError, now: Instant) {
-        self.silent_since.get_or_insert(now);
-        self.dead = why.is_dead().then(|| self.dead.unwrap_or(now));
-    }
-
-    /// Whether the proxy's machine refuses connections.
-    fn is_dead(&self) -> bool {
-        self.dead.is_some()
-    }
-
-    /// Whether it is time for another proxy to take over.
-    fn may_fail_over(&self, now: Instant) -> bool {
-        let over = |since: Option<Instant>, patience| {
-            since.is_some_and(|since| now.saturating_duration_since(since) >= patience)
-        };
-        over(self.dead, DEAD_PATIENCE) || over(self.silent_since, SILENT_MAX)
-    }
-}
-
-/// Between two attempts to connect.
-const PAUSE_MIN: Duration = Duration::from_millis(10);
-const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// How long a proxy that is dead, as its machine says, is waited for before another takes over:
-/// one that is only started again is back before.
-const DEAD_PATIENCE: Duration = Duration::from_secs(3);
-/// Time without a message after which a silent proxy counts as gone. A proxy that is cut off drops
-/// a silent connection and what is queued on it before (`io/proxy`, `KEEPALIVE_TIMEOUT`), so nothing
-/// is executed there afterwards.
-const SILENT_MAX: Duration = Duration::from_secs(30);
-/// Time, after another proxy could first have taken over, for which locks are reserved for their
-/// former holders: many times as long as a mount that looks for a proxy pauses.
-const LOCK_GRACE: Duration = Duration::from_secs(10);
-/// How long new calls wait for those in flight before a session moves back.
-const DRAIN: Duration = Duration::from_secs(2);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::{Error, ErrorKind};
-
-    #[test]
-    fn another_proxy_takes_over_soon_from_a_dead_one_and_late_from_a_silent_one() {
-        let start = Instant::now();
-        let after = |seconds| start + Duration::from_secs(seconds);
-        let refused = HandshakeError::Connect(Error::from(ErrorKind::ConnectionRefused));
-        let silent = HandshakeError::Connect(Error::from(ErrorKind::TimedOut));
-        let mut gone = Outage::default();
-        assert!(!gone.may_fail_over(after(100)), "it was not tried");
-        gone.failed(&refused, start);
-        gone.failed(&refused, after(2));
-        assert!(!gone.may_fail_over(after(2)) && gone.may_fail_over(after(3)));
-        assert!(gone.is_dead());
-        // It was started, but does not answer.
-        gone.failed(&silent, after(3));
-        assert!(!gone.may_fail_over(after(29)) && gone.may_fail_over(after(30)));
-        assert!(!gone.is_dead(), "it may live, and its locks with it");
-    }
-}
+/// Interval of checks whether calls in flight have ended.
+const DRAIN_CHECK: Duration = Duration::from_millis(10);

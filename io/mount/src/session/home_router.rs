@@ -15,20 +15,20 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use fuse::{Errno, FuseRequestId};
+use session::client::SessionLife;
 
 use super::channel::LinkChannel;
 use super::control::SessionControl;
 use super::handshake::{Handshake, HandshakeError};
 use super::identities::{IdentityTable, SessionIdentity};
-use super::reclaim::Retake;
 use super::remote_ops::RemoteOpsTable;
 use super::replay_buffer::ReplayBuffer;
 use super::signals::is_being_killed;
 use super::socket::Broken;
-use super::{ClientSession, MountState, SessionState, ThreadChannel};
+use super::{ClientSession, MountState, ThreadChannel};
 use crate::gateway::Gateway;
 use crate::nodes::MountNode;
-use crate::options::MountSource;
+use crate::options::{MountSource, nanos};
 use crate::write_behind::SentWrite;
 
 /// The sessions of a mount, one with each of its proxies.
@@ -110,20 +110,14 @@ impl HomeRouter {
                 uncommitted: ReplayBuffer::new(keep / names.len() as u64),
                 root: OnceLock::new(),
                 msize,
-                soft,
+                soft: soft.map(nanos),
                 channels: (0..threads).map(seat).collect(),
                 payers: IdentityTable::new(home, services.clone()),
-                state: Mutex::new(SessionState {
-                    epoch: 0,
-                    restored: false,
-                    reclaim: Retake::Never,
-                    source: 0,
-                    id,
-                }),
+                life: Mutex::new(SessionLife::new(id)),
                 epoch: AtomicU64::new(0),
                 pausing: AtomicBool::new(false),
             });
-            link.lock_channel(0).push_control(SessionControl::Events);
+            link.lock_channel(0).state.push_control(SessionControl::Events);
             if let Some(root) = &root {
                 link.root.set(root.clone()).expect("it is set once");
             }

@@ -10,9 +10,9 @@
 //! ```
 
 use std::ops::Range;
-use std::time::{Duration, SystemTime};
 
 use fuse::Errno;
+use model::{Nanos, Time};
 use ninep::dialect::{
     AnyReply, AnyRequest, ExtReply, ExtRequest, HandleList, HandlePlaces, NOSLOT, RequestHeader,
     decode_request, handle_fid,
@@ -33,18 +33,18 @@ pub(super) fn resolve_all(
     talk: &mut Handshake,
 ) -> Result<(), Broken> {
     loop {
-        let Some(call) = link.lock_channel(on).in_doubt.pop() else { return Ok(()) };
+        let Some(call) = link.lock_channel(on).state.pop_in_doubt() else { return Ok(()) };
         let outcome = match resolve(&link.shared.files, talk, &call) {
             Ok(outcome) => outcome,
             Err(broken) => {
-                link.lock_channel(on).in_doubt.push(call);
+                link.lock_channel(on).state.push_in_doubt(call);
                 return Err(broken);
             }
         };
         tracing::info!(?call, ?outcome, "resolved a call in doubt");
         let waiter = call.waiter;
         match outcome {
-            InDoubtOutcome::NotExecuted => link.lock_channel(on).requeue(call),
+            InDoubtOutcome::NotExecuted => link.lock_channel(on).state.requeue(call),
             other => other.complete(call),
         }
         if let Some(CallWaiter { request, .. }) = waiter
@@ -245,8 +245,8 @@ impl InDoubtResolver<'_, '_> {
     /// Whether it may have been made by the call, whose user may be another at the server.
     fn may_be_created_by_call(&self, attributes: &Attributes) -> bool {
         let payer = self.call.payer.uid();
-        let since = self.call.since.unwrap_or(SystemTime::UNIX_EPOCH) - SKEW;
-        let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(attributes.ctime.sec);
+        let since = self.call.since.unwrap_or(Time::ZERO).before(SKEW);
+        let changed = Time::ZERO + Nanos::from_secs(attributes.ctime.sec);
         (payer == 0 || payer == attributes.uid) && changed >= since
     }
 
@@ -346,7 +346,7 @@ const XATTR_MAX: u32 = 64 << 10;
 /// Maximum number of bytes that others may have appended since a call was made.
 const APPEND_SEARCH_MAX: u64 = 16 << 20;
 /// How far the clocks of mount and server may differ for a file to count as new.
-const SKEW: Duration = Duration::from_secs(10);
+const SKEW: Nanos = Nanos::from_secs(10);
 
 #[cfg(test)]
 #[path = "in_doubt_tests.rs"]

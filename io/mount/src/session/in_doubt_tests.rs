@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
 const DIRECTORY: u32 = 0o040_755;
 const REGULAR: u32 = 0o100_644;
@@ -60,7 +61,7 @@ fn settled_ask(directory: Directory, ask: CallSpec) -> (InDoubtOutcome, Vec<u32>
     let seen = opens.clone();
     let server = std::thread::spawn(move || serve(&theirs, &directory, &seen));
     let mut call = ServerCall::new(SessionIdentity::known(1, 1, 1), ask, None, |_| {});
-    call.since = Some(SystemTime::now());
+    call.since = Some(crate::clock::wall_time());
     let (files, nodes) = (OpenFiles::default(), Nodes::new(b"root", Duration::ZERO));
     let file = nodes.lookup(b"open", &Attributes::default());
     files.opened(files.reserve().unwrap(), file, SessionIdentity::known(1, 1, 1), open::WRONLY);

@@ -7,12 +7,11 @@
 //!                 stale: ESTALE from now on                 stale: its owner relied on it
 //! ```
 //!
-//! A lock is reclaimed only if no other owner can have had it meanwhile ([`Retake`]).
+//! A lock is reclaimed only if no other owner can have had it meanwhile ([`LockReclaim`]).
 //!
 //! Numbers stay what they were, so calls that wait need not be changed.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use fuse::Errno;
 use ninep::dialect::{
@@ -20,39 +19,28 @@ use ninep::dialect::{
     handle_fid,
 };
 use ninep::{LOCK_RECLAIM, LockStatus, Reply};
+use session::client::LockReclaim;
 
 use super::ClientSession;
 use super::handshake::Handshake;
 use super::identities::SessionIdentity;
 use super::socket::Broken;
+use crate::clock;
 use crate::files::OpenFile;
 use crate::locks::GrantedLock;
-
-/// Why locks may be taken again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Retake {
-    /// The proxy was started again, and says itself whether others could take locks since: it has a
-    /// grace period, as NFSv4 has (RFC 8881, section 8.4.2).
-    Reclaim,
-    /// Another proxy takes over from a dead one. Until this time no other client gets the locks,
-    /// since every mount reserves them that long for their former owners.
-    Until(Instant),
-    /// They may not: others may have had them.
-    Never,
-}
 
 /// Tells everything. What cannot be had again is marked as stale.
 pub(super) fn restore(
     link: &ClientSession,
-    retake: Retake,
+    reclaim: LockReclaim,
     talk: &mut Handshake,
 ) -> Result<(), Broken> {
     identities(talk, &link.payers.sent_identities())?;
     files(talk, &link.shared.files.all_at(link.home))?;
     let mut held = link.shared.locks.all_at(link.home);
     held.retain(|held| !held.file.is_stale());
-    locks(link, retake, &held, talk)?;
-    if matches!(retake, Retake::Until(until) if Instant::now() >= until) {
+    locks(link, reclaim, &held, talk)?;
+    if reclaim.is_late(clock::now()) {
         mark_lost(&held);
     }
     Ok(())
@@ -110,14 +98,14 @@ fn files(talk: &mut Handshake, files: &[Arc<OpenFile>]) -> Result<(), Broken> {
 
 fn locks(
     link: &ClientSession,
-    retake: Retake,
+    reclaim: LockReclaim,
     held: &[GrantedLock],
     talk: &mut Handshake,
 ) -> Result<(), Broken> {
-    let flags = match retake {
-        Retake::Reclaim => LOCK_RECLAIM,
-        Retake::Until(_) => 0,
-        Retake::Never => {
+    let flags = match reclaim {
+        LockReclaim::Grace => LOCK_RECLAIM,
+        LockReclaim::Until(_) => 0,
+        LockReclaim::Never => {
             mark_lost(held);
             return Ok(());
         }

@@ -17,6 +17,7 @@ use fuse::Errno;
 use http::ServerAddress;
 use ninep::{HEADER_LEN, frame_len};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
+use session::client::ChannelError;
 
 use super::call::CallFrame;
 
@@ -32,6 +33,9 @@ pub(crate) enum Broken {
     /// The received bytes are not the protocol.
     #[error("{0}")]
     Protocol(String),
+    /// The session's messages are not the protocol, or none came for too long.
+    #[error(transparent)]
+    Session(#[from] ChannelError),
     /// Nothing came for too long.
     #[error("received nothing from the proxy for {0:?}")]
     TimedOut(Duration),
