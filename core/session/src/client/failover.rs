@@ -10,6 +10,8 @@
 //! receives what a restarted proxy receives: identities, open files, and locks as [`LockReclaim`]
 //! says.
 
+use std::fmt;
+
 use model::{Nanos, Time};
 
 /// Since when a proxy is not there, and how surely.
@@ -33,7 +35,7 @@ pub enum LockReclaim {
 }
 
 /// Which proxy has the session, under which name, and what that proxy knows of it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SessionLife {
     epoch: u64,
     is_restored: bool,
@@ -173,6 +175,19 @@ impl SessionLife {
     }
 }
 
+impl fmt::Debug for SessionLife {
+    /// Without the name, which is a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SessionLife { epoch, is_restored, reclaim, source, id: _ } = self;
+        f.debug_struct("SessionLife")
+            .field("epoch", epoch)
+            .field("is_restored", is_restored)
+            .field("reclaim", reclaim)
+            .field("source", source)
+            .finish_non_exhaustive()
+    }
+}
+
 impl FailBack {
     /// Begins to wait for the calls in flight; none begins meanwhile.
     pub fn new(now: Time) -> FailBack {
@@ -298,6 +313,12 @@ mod tests {
         life.fail_back();
         assert_eq!((life.epoch(), life.source(), life.id_at(0)), (3, 0, 9));
         assert!(life.enter(0, true, known).is_some(), "it is not restored");
+    }
+
+    #[test]
+    fn the_name_of_a_session_is_not_printed() {
+        let life = SessionLife::new(987_654_321);
+        assert!(!format!("{life:?}").contains("987654321"), "{life:?}");
     }
 
     #[test]

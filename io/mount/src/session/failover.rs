@@ -152,7 +152,6 @@ impl ClientSession {
             life.restored();
         }
         let epoch = life.epoch();
-        // Before the lock is released: of this life.
         let locks_from = life.locks_from(clock::now());
         drop(life);
         self.handle_header(epoch, talk.header);

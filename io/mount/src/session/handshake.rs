@@ -187,20 +187,19 @@ impl Handshake {
         self.call_with_deadline(PATIENCE, asks, each)
     }
 
-    /// Asks one thing; `take` makes of the answer what is wanted.
-    pub(crate) fn call<'a, T>(
+    /// Sends one encoded message, and passes its answer on.
+    pub(crate) fn ask(
         &mut self,
-        header: RequestHeader<'a>,
-        request: impl Into<AnyRequest<'a>>,
-        take: impl FnOnce(AnyReply<'_>) -> Option<T>,
-    ) -> Result<Result<T, Errno>, Broken> {
-        let (mut take, mut taken) = (Some(take), Err(Errno::PROTO));
-        self.call_all(&[(header, request.into())], |_, answer| {
-            if let Some(take) = take.take() {
-                taken = answer.and_then(|reply| take(reply).ok_or(Errno::PROTO));
-            }
-        })?;
-        Ok(taken)
+        frame: &[u8],
+        take: impl FnOnce(CallReply<'_>),
+    ) -> Result<(), Broken> {
+        self.send(frame)?;
+        let frame = self.frame(PATIENCE)?;
+        let (_, header, reply) =
+            decode_reply(frame).map_err(|error| Broken::Protocol(error.to_string()))?;
+        take(answer_of(reply));
+        self.header = header;
+        Ok(())
     }
 
     /// The connection, for others to use.
@@ -267,3 +266,18 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SESSION_PATIENCE: Duration = Duration::from_secs(60);
 /// Questions that are asked before the first answer is waited for.
 const AT_ONCE: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Error, ErrorKind};
+
+    #[test]
+    fn a_machine_that_refuses_connections_has_no_proxy_and_a_silent_one_may_have() {
+        let kind = |kind| HandshakeError::Connect(Error::from(kind));
+        assert!(kind(ErrorKind::ConnectionRefused).is_dead());
+        assert!(kind(ErrorKind::NotFound).is_dead(), "a socket in a directory");
+        assert!(!kind(ErrorKind::TimedOut).is_dead());
+        assert!(!HandshakeError::Broken(Broken::Closed).is_dead());
+    }
+}

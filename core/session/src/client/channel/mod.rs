@@ -135,7 +135,7 @@ pub enum ChannelError {
     #[error("unexpected reply to Identity")]
     IdentityReply,
     /// Nothing came for so long, although a ping was sent.
-    #[error("received nothing from the proxy for {0}")]
+    #[error("received nothing from the proxy for {:?}", .0.to_duration())]
     Silent(Nanos),
 }
 
