@@ -1,4 +1,4 @@
-//! The clocks of a mount, as its session is told the time.
+//! The clocks of a mount, in the units of its session.
 
 use model::Time;
 use rustix::time::{ClockId, clock_gettime};

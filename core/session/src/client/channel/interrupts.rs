@@ -12,7 +12,7 @@ pub enum Interrupted<C> {
     NotHere,
     /// It is being flushed: its end follows.
     Flushing,
-    /// It was not executed, nor will be: its waiter is told EINTR.
+    /// It was not executed, nor will be: its waiter gets EINTR.
     Removed(C),
     /// It may be executed, and its waiter was detached.
     Detached,

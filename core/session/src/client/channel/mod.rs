@@ -32,7 +32,7 @@ use super::call_table::{CallId, CallTable};
 
 /// A call of the caller's, and what its channel knows of it beside its queue.
 pub trait ChannelCall: QueuedCall {
-    /// The call's own identity, if the proxy is to be told of that first; for one call only.
+    /// The call's own identity, if the proxy is to learn of that first; for one call only.
     fn unsent_identity(&self) -> Option<Self::Identity>;
     /// Writes the id into the message; a call with a reply slot is passed the time of the wall
     /// clock, to know later what is older than it.
@@ -114,7 +114,7 @@ pub struct ChannelStats {
 /// Whether a channel has a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChannelPhase {
-    /// It has one.
+    /// It has a connection.
     Up,
     /// Without a connection since then; the caller reconnects.
     Disconnected(Time),

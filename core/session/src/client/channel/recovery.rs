@@ -39,7 +39,7 @@ impl<C: ChannelCall> ClientChannel<C> {
     }
 
     /// Another session begins, with `slots` slots here: what may be repeated waits again, what
-    /// may not is in doubt. Gives the calls that were being flushed, whose waiters are told EINTR.
+    /// may not is in doubt. Gives the calls that were being flushed, whose waiters get EINTR.
     ///
     /// No lock is taken before `locks_from`: the former holders may take theirs again.
     pub fn restart(&mut self, slots: u16, epoch: u64, locks_from: Option<Time>) -> Vec<C> {

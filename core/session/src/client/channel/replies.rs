@@ -21,7 +21,7 @@ pub enum ChannelEvent<'a, C: ChannelCall> {
     },
     /// This identity may be used now with this window, or not at all.
     Identity {
-        /// The identity of which the proxy was told.
+        /// The identity of the message.
         identity: C::Identity,
         /// The window of the identity, or the errno of the refusal.
         answer: Result<IdentityWindow, u32>,
