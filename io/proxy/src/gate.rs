@@ -16,6 +16,7 @@ use model::{
 };
 use rules::{Entitlement, EntitlementId, RuleSet, WriteMode};
 use sched::{Arrival, ClassId, Dispatcher, RequestId, SubjectId};
+use session::server::IdempotencyKey;
 use slab::Slab;
 use trace::Access;
 
@@ -23,7 +24,6 @@ use crate::buffers::FrameBuffer;
 use crate::connection::ReplyTo;
 use crate::fids::{OpenFid, ProxyUser};
 use crate::location::{NumberedRules, WantedFields};
-use crate::sessions::IdempotencyKey;
 use crate::target::Target;
 use crate::times::{CallTimes, ServiceTimes};
 use crate::trace::AccessOrder;

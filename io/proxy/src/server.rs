@@ -33,7 +33,7 @@ use crate::metrics::ProxyMetrics;
 use crate::outbox::ReplyOutbox;
 use crate::plain::EndedSessions;
 use crate::rules::ActiveRules;
-use crate::sessions::SessionTable;
+use crate::sessions::MountSessions;
 use crate::setup::{self, TargetChange};
 use crate::sys;
 use crate::tally::ReplyTally;
@@ -54,7 +54,7 @@ pub struct Server {
     pub(crate) poll: OwnedFd,
     pub(crate) locks: LockTable,
     pub(crate) users: Users,
-    pub(crate) mounts: SessionTable,
+    pub(crate) mounts: MountSessions,
     pub(crate) ended: EndedSessions,
     key: HandleKey,
     wake: OwnedFd,
@@ -171,7 +171,7 @@ impl Server {
         }
         let (exports, targets) =
             setup::open_exports(&config, &gate, &key, limits.directories, &[], &[])?;
-        let mounts = SessionTable::new().map_err(system("cannot read random numbers"))?;
+        let mounts = MountSessions::new(clock).map_err(system("cannot read random numbers"))?;
         let recorder = match &config.trace {
             None => None,
             Some(path) => Some(TraceRecorder::start(path).map_err(ProxyStartError::system(
@@ -476,7 +476,7 @@ impl Server {
             }
         }
         self.release_memory();
-        let expired = self.mounts.expire(self.settings().session_timeout.to_duration());
+        let expired = self.mounts.expire(self.settings().session_timeout);
         self.close_deferred(DeferredClose::files(expired), outbox);
     }
 

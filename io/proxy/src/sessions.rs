@@ -13,29 +13,35 @@
 //! the connection that replaces it cannot come earlier: no call of the old connection is
 //! executed after one of the new (docs/decisions/0006).
 //!
+//! What is decided about sessions, channels and replies is in `core/session`; the locks, the
+//! connections and the open files are here.
+//!
 //! Lock order: the table of sessions, then a session's channels; a connection's session
 //! before a session's channels; a binding is never dropped while channels are locked.
 
-use std::collections::{BTreeMap, VecDeque};
+mod bind;
+
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
-use std::time::{Duration, Instant};
 
 use bounds::{Holder, ReclaimPlace, Worth, reclaim};
-use model::{Nid, Time};
+use model::{Nanos, Time};
 use ninep::Tag;
 use ninep::dialect::ReplyHeader;
 use rustc_hash::FxHashMap;
-use rustix::io::Errno;
-use session::server::{CommitTracker, ReplyCache, ReplyLookup, ReplySlotError};
+use session::server::{
+    ChannelTurn, CommitTracker, EnteredSession, IdempotencyKey, ReplyCache, ReplySlotError,
+    SessionChannels, SessionOwner, SessionRefusal, SessionTable, TabledSession, check_identity,
+};
 
 use crate::bounds::Charge;
 use crate::connection::{Connection, ConnectionPeer, ReplyTo};
 use crate::export::{Export, ExportNode};
 use crate::fids::{FidTable, OpenFid, ProxyUser};
+use crate::gate::ProxyClock;
 use crate::handle_paths::{ClientPaths, PathTable};
-use crate::intake::DeferredClose;
 use crate::location::Location;
 use crate::plain::PlainSession;
 use crate::server::Server;
@@ -61,28 +67,16 @@ pub(crate) struct ChannelBinding {
 /// A mount's session at this proxy.
 pub(crate) struct MountSession {
     pub(crate) export: Arc<Export>,
-    /// User or address that may resume the session.
-    owner: (Option<u32>, Nid),
+    owner: SessionOwner,
     pub(crate) fids: FidTable,
     users: RwLock<FxHashMap<u32, (Arc<ProxyUser>, Charge)>>,
-    channels: Mutex<BTreeMap<u16, SessionChannel>>,
+    channels: Mutex<SessionChannels<Weak<Connection>, PendingBind>>,
     /// Names by which it reached the files that it names by handle.
     pub(crate) names: ClientPaths,
     commits: Mutex<CommitTracker>,
     committed: AtomicU64,
     verifier: Arc<AtomicU64>,
-    /// Time when its last connection ended.
-    left: Mutex<Instant>,
-}
-
-struct SessionChannel {
-    slots: ReplyCache,
-    /// Number of slots.
-    granted: u16,
-    /// The connection that has it, or is next in line for it.
-    connection: Option<Weak<Connection>>,
-    /// The next connection, once the calls of the former one have ended.
-    next: Option<PendingBind>,
+    clock: ProxyClock,
 }
 
 /// A Tsession that waits until the calls of its predecessor have ended.
@@ -103,22 +97,19 @@ pub(crate) struct BoundChannel {
     pub(crate) root: Vec<u8>,
 }
 
-/// The table of sessions.
-pub(crate) struct SessionTable {
-    sessions: Mutex<FxHashMap<u128, Arc<MountSession>>>,
+/// The sessions of all mounts.
+pub(crate) struct MountSessions {
+    table: Mutex<SessionTable<Arc<MountSession>>>,
     /// Channels that have become free for their next connection.
     ready: Mutex<VecDeque<PendingBind>>,
     /// Verifier: changes when acknowledged writes may be lost.
     verifier: Arc<AtomicU64>,
     names: Arc<PathTable>,
-    /// Start of the times of sessions.
-    began: Instant,
-    refused: AtomicU64,
-    reclaimed: AtomicU64,
+    clock: ProxyClock,
 }
 
 /// Result of a Tsession.
-struct EnteredSession {
+struct EnteredChannel {
     /// The connection to bind now.
     next: Option<PendingBind>,
     /// The connection to close first.
@@ -135,21 +126,8 @@ pub(crate) struct SessionParams {
     pub(crate) slots: u16,
 }
 
-/// A call with a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct IdempotencyKey {
-    pub(crate) slot: u16,
-    pub(crate) sequence: u32,
-}
-
-/// Maximum number of slots of a channel: each keeps a reply.
-const SLOTS_MAX: u16 = 64;
 /// Maximum number of abandoned sessions that one scan of the table drops.
 const AT_ONCE: usize = 64;
-/// Maximum number of channels of a session.
-const CHANNELS_MAX: usize = 256;
-/// Maximum number of identities of a session.
-const IDENTITIES_MAX: usize = 65_536;
 
 impl Protocol {
     /// Returns the header of each reply; `None` in 9P2000.L.
@@ -176,35 +154,25 @@ impl ChannelBinding {
         once: IdempotencyKey,
         kind: u8,
     ) -> Result<Option<Vec<u8>>, ReplySlotError> {
-        self.with_slots(|slots| match slots.begin(once.slot, once.sequence, kind)? {
-            ReplyLookup::New => Ok(None),
-            ReplyLookup::Replay(reply) => Ok(Some(reply.to_vec())),
-            // On one connection a call is made once.
-            ReplyLookup::Executing => {
-                Err(ReplySlotError::Overlapping { slot: once.slot, sequence: once.sequence })
-            }
-        })
+        let mut channels = self.session.channels.lock().expect("not poisoned");
+        Ok(channels.begin(self.channel, once, kind)?.map(<[u8]>::to_vec))
     }
 
     /// Keeps the reply of an executed call.
     pub(crate) fn end(&self, once: IdempotencyKey, reply: &[u8]) {
-        self.with_slots(|slots| slots.end(once.slot, once.sequence, reply));
+        let mut channels = self.session.channels.lock().expect("not poisoned");
+        channels.end(self.channel, once, reply);
     }
 
     /// Notes that a call was cancelled before it was executed.
     pub(crate) fn abandon(&self, once: IdempotencyKey) {
-        self.with_slots(|slots| slots.abandon(once.slot, once.sequence));
-    }
-
-    fn with_slots<R>(&self, f: impl FnOnce(&mut ReplyCache) -> R) -> R {
         let mut channels = self.session.channels.lock().expect("not poisoned");
-        f(&mut channels.get_mut(&self.channel).expect("a bound channel is there").slots)
+        channels.abandon(self.channel, once);
     }
 }
 
 impl Drop for ChannelBinding {
     fn drop(&mut self) {
-        *self.session.left.lock().expect("not poisoned") = Instant::now();
         let next = self.session.release(self.channel);
         if let (Some(next), Some(server)) = (next, self.server.upgrade()) {
             server.mounts.ready(next, &server);
@@ -215,21 +183,22 @@ impl Drop for ChannelBinding {
 impl MountSession {
     fn new(
         export: Arc<Export>,
-        peer: &ConnectionPeer,
+        owner: SessionOwner,
         verifier: Arc<AtomicU64>,
         names: ClientPaths,
+        clock: ProxyClock,
     ) -> MountSession {
         MountSession {
             export,
-            owner: owner(peer),
+            owner,
             fids: FidTable::default(),
             users: RwLock::default(),
-            channels: Mutex::default(),
+            channels: Mutex::new(SessionChannels::new(clock.now())),
             names,
             commits: Mutex::default(),
             committed: AtomicU64::new(0),
             verifier,
-            left: Mutex::new(Instant::now()),
+            clock,
         }
     }
 
@@ -274,9 +243,7 @@ impl MountSession {
         charge: Charge,
     ) -> io::Result<()> {
         let mut users = self.users.write().expect("not poisoned");
-        if users.len() >= IDENTITIES_MAX && !users.contains_key(&identity) {
-            return Err(Errno::NFILE.into());
-        }
+        check_identity(users.contains_key(&identity), users.len()).map_err(refused)?;
         let before = users.insert(identity, (user, charge));
         drop(users);
         // Forgetting it asks the dispatcher, which is not to wait for this lock.
@@ -329,23 +296,19 @@ impl MountSession {
     /// Releases a channel whose connection has no requests in flight; returns the next in line.
     fn release(&self, channel: u16) -> Option<PendingBind> {
         let mut channels = self.channels.lock().expect("not poisoned");
-        let channel = channels.get_mut(&channel)?;
-        let next = channel.next.take();
-        channel.connection = next.as_ref().map(|next| Arc::downgrade(&next.to.path.connection));
-        next
+        channels.release(channel, self.clock.now())
     }
 
-    /// Returns its place in the table of sessions, with times since `began`.
-    fn reclaim_place(&self, id: u128, began: Instant) -> ReclaimPlace {
+    /// Returns its place in the table of sessions, whose time counts only if it has no connection.
+    fn reclaim_place(&self, id: u128) -> ReclaimPlace {
         let is_empty = self.fids.lock().expect("not poisoned").is_empty();
         let worth = match is_empty && !self.has_written() {
             true => Worth::Nothing,
             false => Worth::State,
         };
-        let worth = (!self.is_bound()).then_some(worth);
-        let left = self.left.lock().expect("not poisoned").saturating_duration_since(began);
-        let (uid, peer) = self.owner.clone();
-        let used = Time::from_nanos(left.as_nanos() as u64);
+        let left = self.left();
+        let SessionOwner { uid, peer } = self.owner.clone();
+        let (worth, used) = (left.map(|_| worth), left.unwrap_or(Time::ZERO));
         ReclaimPlace { id, holder: Holder { peer, uid }, worth, used }
     }
 
@@ -353,37 +316,45 @@ impl MountSession {
         let files = std::mem::take(&mut *self.fids.lock().expect("not poisoned"));
         files.into_values().inspect(|fid| fid.end_locks()).collect()
     }
+}
 
-    fn is_bound(&self) -> bool {
-        let channels = self.channels.lock().expect("not poisoned");
-        channels.values().any(|channel| channel.connection.is_some())
+impl TabledSession for MountSession {
+    fn owner(&self) -> &SessionOwner {
+        &self.owner
+    }
+
+    fn export(&self) -> &str {
+        &self.export.name
+    }
+
+    fn left(&self) -> Option<Time> {
+        self.channels.lock().expect("not poisoned").left()
     }
 }
 
-impl SessionTable {
-    pub(crate) fn new() -> io::Result<SessionTable> {
+impl MountSessions {
+    pub(crate) fn new(clock: ProxyClock) -> io::Result<MountSessions> {
         // What a proxy has written outlives it, in the page cache: only the end of its kernel
         // loses it.
         let boot = std::fs::read("/proc/sys/kernel/random/boot_id")?;
         let verifier = blake3::hash(&boot).as_bytes()[..8].try_into().expect("8 bytes");
-        Ok(SessionTable {
-            sessions: Mutex::default(),
+        Ok(MountSessions {
+            table: Mutex::default(),
             ready: Mutex::default(),
             verifier: Arc::new(AtomicU64::new(u64::from_le_bytes(verifier))),
             names: PathTable::new(),
-            began: Instant::now(),
-            refused: AtomicU64::new(0),
-            reclaimed: AtomicU64::new(0),
+            clock,
         })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.sessions.lock().expect("not poisoned").is_empty()
+        self.table.lock().expect("not poisoned").is_empty()
     }
 
     /// Returns all mount sessions of the proxy.
     pub(crate) fn all(&self) -> Vec<Arc<MountSession>> {
-        self.sessions.lock().expect("not poisoned").values().cloned().collect()
+        let table = self.table.lock().expect("not poisoned");
+        table.iter().map(|(_, session)| session.clone()).collect()
     }
 
     fn ready(&self, next: PendingBind, server: &Server) {
@@ -397,50 +368,32 @@ impl SessionTable {
     }
 
     /// Drops sessions whose connections ended longer ago than `keep`; returns their open files.
-    pub(crate) fn expire(&self, keep: Duration) -> Vec<Arc<OpenFid>> {
-        let mut fids = Vec::new();
-        let mut sessions = self.sessions.lock().expect("not poisoned");
-        sessions.retain(|_, session| {
-            let old = session.left.lock().expect("not poisoned").elapsed() > keep;
-            let over = old && !session.is_bound();
-            if over {
-                fids.extend(session.take_files());
-            }
-            !over
-        });
-        fids
+    pub(crate) fn expire(&self, keep: Nanos) -> Vec<Arc<OpenFid>> {
+        let mut table = self.table.lock().expect("not poisoned");
+        let ended = table.expire(keep, self.clock.now());
+        ended.iter().flat_map(|session| session.take_files()).collect()
     }
 
-    /// Drops abandoned sessions for a newcomer to the full table; their open files are added to
-    /// `files`.
+    /// Returns the abandoned sessions to drop for a newcomer to the full table.
     fn reclaim(
         &self,
-        sessions: &mut FxHashMap<u128, Arc<MountSession>>,
+        table: &SessionTable<Arc<MountSession>>,
         newcomer: &ConnectionPeer,
-        files: &mut Vec<Arc<OpenFid>>,
-    ) -> io::Result<()> {
-        let (began, newcomer) = (self.began, newcomer.holder());
-        let places: Vec<_> = sessions.iter().map(|(id, it)| it.reclaim_place(*id, began)).collect();
-        let now = Time::from_nanos(began.elapsed().as_nanos() as u64);
-        let taken = reclaim(&places, &newcomer, AT_ONCE, now);
+    ) -> Vec<u128> {
+        let newcomer = newcomer.holder();
+        let places: Vec<_> = table.iter().map(|(id, it)| it.reclaim_place(id)).collect();
+        let taken = reclaim(&places, &newcomer, AT_ONCE, self.clock.now());
         tracing::warn!(
             peer = %newcomer.peer, uid = newcomer.uid, count = taken.len(),
             "the table of sessions is full"
         );
-        if taken.is_empty() {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(Errno::NFILE.into());
-        }
-        self.reclaimed.fetch_add(taken.len() as u64, Ordering::Relaxed);
-        for session in taken.iter().filter_map(|id| sessions.remove(id)) {
-            files.extend(session.take_files());
-        }
-        Ok(())
+        taken
     }
 
     /// Returns the number of refused sessions, and of those that were dropped for others.
     pub(crate) fn counts(&self) -> [u64; 2] {
-        [&self.refused, &self.reclaimed].map(|count| count.load(Ordering::Relaxed))
+        let table = self.table.lock().expect("not poisoned");
+        [table.refused(), table.reclaimed()]
     }
 
     /// Finds or begins a session and puts `to` next in line for one of its channels.
@@ -450,121 +403,42 @@ impl SessionTable {
         to: &ReplyTo,
         terms: SessionParams,
         most: usize,
-    ) -> io::Result<EnteredSession> {
-        let mut files = Vec::new();
-        let mut sessions = self.sessions.lock().expect("not poisoned");
-        let found = sessions.get(&terms.id).cloned();
-        let resumed = found.is_some();
-        let session = match found {
-            Some(session) if session.owner != owner(&to.path.connection.peer) => {
-                return Err(Errno::PERM.into());
-            }
-            Some(session) if session.export.name != export.name => return Err(Errno::INVAL.into()),
-            Some(session) => session,
-            None => {
-                let peer = &to.path.connection.peer;
-                if sessions.len() >= most {
-                    self.reclaim(&mut sessions, peer, &mut files)?;
-                }
-                let session =
-                    MountSession::new(export, peer, self.verifier.clone(), self.names.client());
-                let session = Arc::new(session);
-                sessions.insert(terms.id, session.clone());
-                session
-            }
+    ) -> io::Result<EnteredChannel> {
+        let mut table = self.table.lock().expect("not poisoned");
+        let connection = &to.path.connection;
+        let (owner, name) = (owner(&connection.peer), export.name.clone());
+        let reclaim = |table: &SessionTable<_>| self.reclaim(table, &connection.peer);
+        let begin = || {
+            let (owner, names) = (owner.clone(), self.names.client());
+            let verifier = self.verifier.clone();
+            Arc::new(MountSession::new(export, owner, verifier, names, self.clock))
         };
+        let entered = table.enter(terms.id, &owner, &name, most, reclaim, begin);
+        let EnteredSession { session, resumed, ended } = entered.map_err(refused)?;
+        let session = session.clone();
+        let files = ended.iter().flat_map(|session| session.take_files()).collect();
+        let channel = terms.channel;
+        let pending = PendingBind { to: to.clone(), session: session.clone(), channel, resumed };
         let mut channels = session.channels.lock().expect("not poisoned");
-        if channels.len() >= CHANNELS_MAX && !channels.contains_key(&terms.channel) {
-            return Err(Errno::NFILE.into());
-        }
-        let granted = terms.slots.min(SLOTS_MAX);
-        let fresh = || SessionChannel {
-            slots: ReplyCache::new(granted),
-            granted,
-            connection: None,
-            next: None,
-        };
-        let channel = channels.entry(terms.channel).or_insert_with(fresh);
-        let next = PendingBind {
-            to: to.clone(),
-            session: session.clone(),
-            channel: terms.channel,
-            resumed,
-        };
-        let Some(before) = channel.connection.replace(Arc::downgrade(&to.path.connection)) else {
-            return Ok(EnteredSession { next: Some(next), before: None, files });
-        };
-        // The request that waited before is gone, or it would not have been sent again.
-        let given_up = channel.next.replace(next);
+        let turn = channels.enter(channel, terms.slots, Arc::downgrade(connection), pending);
         drop(channels);
-        drop(given_up);
-        let before = before.upgrade().filter(|before| !Arc::ptr_eq(before, &to.path.connection));
-        Ok(EnteredSession { next: None, before, files })
+        match turn.map_err(refused)? {
+            ChannelTurn::Bind(next) => Ok(EnteredChannel { next: Some(next), before: None, files }),
+            ChannelTurn::Wait { before, given_up } => {
+                drop(given_up);
+                let before = before.upgrade().filter(|before| !Arc::ptr_eq(before, connection));
+                Ok(EnteredChannel { next: None, before, files })
+            }
+        }
     }
 }
 
-impl Server {
-    /// Executes Tsession: `None` while calls of an older connection of the channel have not ended.
-    pub(crate) fn open_session(
-        self: &Arc<Server>,
-        to: &ReplyTo,
-        aname: &[u8],
-        terms: SessionParams,
-        outbox: &Mutex<crate::outbox::ReplyOutbox>,
-    ) -> io::Result<Option<PendingBind>> {
-        let name = std::str::from_utf8(aname).map_err(|_| Errno::INVAL)?;
-        let export = self.export(name).ok_or(Errno::NOENT)?;
-        if to.path.form.binding().is_some() {
-            return Err(Errno::BUSY.into());
-        }
-        let most = self.limits().sessions;
-        let EnteredSession { next, before, files } = self.mounts.enter(export, to, terms, most)?;
-        self.close_deferred(DeferredClose::files(files), outbox);
-        if let Some(before) = before {
-            let leaving = self.close(&before, &"a newer connection uses its channel");
-            self.close_deferred(leaving, outbox);
-        }
-        Ok(next)
-    }
-
-    /// Binds a connection to its channel. `None`: it is gone, and the next one has its turn.
-    pub(crate) fn bind(
-        self: &Arc<Server>,
-        pending: &PendingBind,
-    ) -> io::Result<Option<BoundChannel>> {
-        let bound = self.try_bind(pending);
-        if !matches!(bound, Ok(Some(_)))
-            && let Some(next) = pending.session.release(pending.channel)
-        {
-            self.mounts.ready(next, self);
-        }
-        bound
-    }
-
-    fn try_bind(self: &Arc<Server>, pending: &PendingBind) -> io::Result<Option<BoundChannel>> {
-        let (to, session) = (&pending.to, pending.session.clone());
-        let root = session.export.handles.of(&session.export.root, &session.export)?;
-        let granted = {
-            let channels = session.channels.lock().expect("not poisoned");
-            channels.get(&pending.channel).map_or(0, |channel| channel.granted)
-        };
-        let (channel, server) = (pending.channel, Arc::downgrade(self));
-        let mut own = to.path.connection.session.lock().expect("not poisoned");
-        if to.path.connection.closed.load(Ordering::Acquire) || own.epoch != to.path.epoch {
-            return Ok(None);
-        }
-        own.fids = session.fids.clone();
-        own.attached = true;
-        own.set_form(Protocol::Bound(Arc::new(ChannelBinding { session, channel, server })));
-        let to = own.reply_to(&to.path.connection, to.tag);
-        drop(own);
-        let keep = self.settings().session_timeout.to_duration().as_secs() as u32;
-        Ok(Some(BoundChannel { to, slots: granted, resumed: pending.resumed, timeout: keep, root }))
-    }
+fn owner(peer: &ConnectionPeer) -> SessionOwner {
+    SessionOwner { uid: peer.uid, peer: peer.nid.clone() }
 }
 
-fn owner(peer: &ConnectionPeer) -> (Option<u32>, Nid) {
-    (peer.uid, peer.nid.clone())
+fn refused(why: SessionRefusal) -> io::Error {
+    io::Error::from_raw_os_error(why.errno() as i32)
 }
 
 /// Appends a kept reply as the answer to `tag`.

@@ -9,6 +9,7 @@ use ninep::dialect::{
     self, AnyRequest, ExtReply, ExtRequest, NOSLOT, RequestHeader, WRITE_DONATED, handle_index,
 };
 use rustix::io::Errno;
+use session::server::IdempotencyKey;
 
 use super::{IntakeBatch, ProtocolError, expected_bytes};
 use crate::buffers::FrameBuffer;
@@ -19,7 +20,7 @@ use crate::location::Location;
 use crate::outbox::ReplyOutbox;
 use crate::parsed_request::ParsedRequest;
 use crate::server::Server;
-use crate::sessions::{self, ChannelBinding, IdempotencyKey};
+use crate::sessions::{self, ChannelBinding};
 use crate::trace::RefusedRequest;
 
 impl Server {
