@@ -105,7 +105,9 @@ impl<S: TabledSession> SessionTable<S> {
     /// Removes the sessions whose last connection ended longer ago than `keep`, and returns them.
     pub fn expire(&mut self, keep: Nanos, now: Time) -> Vec<S> {
         let is_over = |session: &S| session.left().is_some_and(|left| now.since(left) > keep);
-        self.sessions.extract_if(.., |_, session| is_over(session)).map(|(_, it)| it).collect()
+        let over = self.sessions.iter().filter(|(_, session)| is_over(session));
+        let over: Vec<u128> = over.map(|(id, _)| *id).collect();
+        over.iter().filter_map(|id| self.sessions.remove(id)).collect()
     }
 }
 
