@@ -34,7 +34,7 @@ figures: ## every figure of docs/FIGURES.md that is not measured yet; goes on wh
 	@$(BENCH) figures print > docs/FIGURES.md
 	@$(BENCH) figures fill README.md > $(TARGET)/README.md && cp $(TARGET)/README.md README.md
 
-soak: ## load for SOAK seconds (default 1800); fails if memory or descriptors grow; then ten minutes of attacks, 50 deaths of a proxy, mounts for an hour, real software for two, 1,000 scenarios by chance, and a million steps of leases
+soak: ## load for SOAK seconds (default 1800); fails if memory or descriptors grow; then ten minutes of attacks, 50 deaths of a proxy, mounts for an hour, real software for two, 1,000 scenarios by chance, and a million steps each of leases and of sessions over a lossy network
 	@.ci/install-deps.sh build soak
 	@.ci/build.sh sluice sluice-bench
 	@tests/soak.sh $(SLUICE) $${SOAK:-1800}
@@ -45,6 +45,7 @@ soak: ## load for SOAK seconds (default 1800); fails if memory or descriptors gr
 	@tests/programs.sh $(SLUICE) long
 	@$(SLUICE) sim --seeds 1000
 	@SLUICE_LEASE_STEPS=1000000 $(CARGO) test --package sluice-leases --test all
+	@SLUICE_SESSION_STEPS=1000000 $(CARGO) test --package sluice-sim --test all sessions -- --nocapture
 
 build: ## the release binary, target/release/sluice, its debug symbols, sluice.debug beside it, and libsluice.so
 	@.ci/install-deps.sh build

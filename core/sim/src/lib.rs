@@ -73,6 +73,7 @@ mod reservations;
 mod row_changes;
 mod scenario;
 mod scheduler;
+mod sessions;
 mod targets;
 mod workloads;
 mod world;
@@ -86,5 +87,6 @@ pub use report::{
 };
 pub use scenario::{RecordedTarget, Replayed, Scenario, ScenarioError};
 pub use scheduler::{ParsePolicyError, Policy};
+pub use sessions::{SessionFaults, SessionRunResult, SessionViolation, SessionWorld};
 pub use workloads::ReplayRecord;
 pub use world::World;

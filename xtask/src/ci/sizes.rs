@@ -23,6 +23,11 @@ pub(crate) const ALL: &[Size] = &[
         what: "steps of mounts and proxies with leases",
         usual: "10000",
     },
+    Size {
+        variable: "SLUICE_SESSION_STEPS",
+        what: "steps of sessions over a lossy network",
+        usual: "10000",
+    },
     Size { variable: "SLUICE_FUZZ_S", what: "seconds of fuzzing", usual: "60" },
     Size {
         variable: "SLUICE_HOSTILE_S",

@@ -6,4 +6,5 @@ mod baselines;
 mod random;
 mod replay;
 mod scenarios;
+mod sessions;
 mod wrong_scenarios;

@@ -7,7 +7,7 @@ use std::panic::catch_unwind;
 
 use sluice_sim::{Policy, World, random_scenario};
 
-fn number(name: &str) -> Option<u64> {
+pub(crate) fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
