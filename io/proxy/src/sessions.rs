@@ -23,7 +23,7 @@ mod bind;
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use bounds::{Holder, ReclaimPlace, Worth, reclaim};
@@ -71,6 +71,8 @@ pub(crate) struct MountSession {
     pub(crate) fids: FidTable,
     users: RwLock<FxHashMap<u32, (Arc<ProxyUser>, Charge)>>,
     channels: Mutex<SessionChannels<Weak<Connection>, PendingBind>>,
+    /// Whether `channels` knows that the client has an Rsession.
+    confirmed: AtomicBool,
     /// Names by which it reached the files that it names by handle.
     pub(crate) names: ClientPaths,
     commits: Mutex<CommitTracker>,
@@ -84,7 +86,6 @@ pub(crate) struct PendingBind {
     pub(crate) to: ReplyTo,
     session: Arc<MountSession>,
     channel: u16,
-    resumed: bool,
 }
 
 /// Fields of an Rsession message, and its destination.
@@ -194,6 +195,7 @@ impl MountSession {
             fids: FidTable::default(),
             users: RwLock::default(),
             channels: Mutex::new(SessionChannels::new(clock.now())),
+            confirmed: AtomicBool::new(false),
             names,
             commits: Mutex::default(),
             committed: AtomicU64::new(0),
@@ -206,6 +208,14 @@ impl MountSession {
         ReplyHeader {
             verifier: self.verifier.load(Ordering::Relaxed),
             commit_watermark: self.committed.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Notes a message over a bound connection: from the first on, the session is resumed.
+    pub(crate) fn confirm(&self) {
+        if !self.confirmed.load(Ordering::Relaxed) {
+            self.channels.lock().expect("not poisoned").confirm();
+            self.confirmed.store(true, Ordering::Relaxed);
         }
     }
 
@@ -414,11 +424,11 @@ impl MountSessions {
             Arc::new(MountSession::new(export, owner, verifier, names, self.clock))
         };
         let entered = table.enter(terms.id, &owner, &name, most, reclaim, begin);
-        let EnteredSession { session, resumed, ended } = entered.map_err(refused)?;
+        let EnteredSession { session, ended, .. } = entered.map_err(refused)?;
         let session = session.clone();
         let files = ended.iter().flat_map(|session| session.take_files()).collect();
         let channel = terms.channel;
-        let pending = PendingBind { to: to.clone(), session: session.clone(), channel, resumed };
+        let pending = PendingBind { to: to.clone(), session: session.clone(), channel };
         let mut channels = session.channels.lock().expect("not poisoned");
         let turn = channels.enter(channel, terms.slots, Arc::downgrade(connection), pending);
         drop(channels);

@@ -38,8 +38,12 @@ pub enum LockReclaim {
 #[derive(Clone)]
 pub struct SessionLife {
     epoch: u64,
+    /// The number of proxies' lives that it was restored for; an epoch that was begun again before
+    /// all was received is not a further one.
+    lives: u64,
     is_restored: bool,
     reclaim: LockReclaim,
+    outage: Outage,
     source: usize,
     id: u128,
 }
@@ -112,7 +116,15 @@ impl SessionLife {
     /// A session that no proxy has yet; its own proxy is the first of the sources.
     pub fn new(id: u128) -> SessionLife {
         let reclaim = LockReclaim::Never;
-        SessionLife { epoch: 0, is_restored: false, reclaim, source: 0, id }
+        SessionLife {
+            epoch: 0,
+            lives: 0,
+            is_restored: false,
+            reclaim,
+            outage: Outage::default(),
+            source: 0,
+            id,
+        }
     }
 
     /// The number of times that a proxy had to receive the whole session.
@@ -136,20 +148,50 @@ impl SessionLife {
         if source == self.source { self.id } else { self.id.wrapping_add(1) }
     }
 
+    /// A channel that is without a connection could not reach `source`; with `is_dead` its machine
+    /// refuses connections. Ignored unless it is the source that has the session.
+    pub fn failed(&mut self, source: usize, is_dead: bool, now: Time) {
+        if source == self.source {
+            self.outage.failed(is_dead, now);
+        }
+    }
+
+    /// Whether a channel may take the session to `source` now: it is there already, or the one that
+    /// has it has answered no channel for long enough, or none has it yet.
+    pub fn may_enter(&self, source: usize, now: Time) -> bool {
+        source == self.source || self.lives == 0 || self.outage.may_fail_over(now)
+    }
+
+    /// No call was made in the session yet: it may begin at any source.
+    pub fn begin_anew(&mut self) {
+        self.lives = 0;
+    }
+
+    /// What is known of the outage of the source that has the session.
+    pub fn outage(&self) -> &Outage {
+        &self.outage
+    }
+
     /// A source has taken the session. What it has to receive if it does not know the session: locks
-    /// are reclaimed as `reclaim` says. `None` if it knows all.
+    /// are reclaimed as `reclaim` says, which is passed what was known of the former source. `None`
+    /// if it knows all. The source has answered, so it is out for no channel.
     pub fn enter(
         &mut self,
         source: usize,
         resumed: bool,
-        reclaim: impl FnOnce() -> LockReclaim,
+        reclaim: impl FnOnce(&Outage) -> LockReclaim,
     ) -> Option<LockReclaim> {
+        let is_again = source == self.source && !self.is_restored && self.lives > 0;
         (self.source, self.id) = (source, self.id_at(source));
         if !resumed {
             self.epoch += 1;
             self.is_restored = false;
-            self.reclaim = reclaim();
+            if !is_again {
+                self.lives += 1;
+                self.reclaim = reclaim(&self.outage);
+            }
         }
+        self.outage = Outage::default();
         (!self.is_restored).then_some(self.reclaim)
     }
 
@@ -162,13 +204,17 @@ impl SessionLife {
     pub fn fail_back(&mut self) {
         (self.source, self.id) = (0, self.id.wrapping_add(1));
         self.epoch += 1;
+        self.lives += 1;
         self.is_restored = false;
+        // It has none now, and its own proxy decides about those of other lives.
+        self.reclaim = LockReclaim::Grace;
+        self.outage = Outage::default();
     }
 
     /// When a channel that begins this epoch may take locks: before, they are reserved for their
     /// former holders. `None` at once: a restarted proxy reserves locks by itself.
     pub fn locks_from(&self, now: Time) -> Option<Time> {
-        self.is_away().then(|| match self.epoch {
+        self.is_away().then(|| match self.lives {
             1 => now + DEAD_PATIENCE + LOCK_GRACE,
             _ => now + LOCK_GRACE,
         })
@@ -178,11 +224,13 @@ impl SessionLife {
 impl fmt::Debug for SessionLife {
     /// Without the name, which is a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SessionLife { epoch, is_restored, reclaim, source, id: _ } = self;
+        let SessionLife { epoch, lives, is_restored, reclaim, outage, source, id: _ } = self;
         f.debug_struct("SessionLife")
             .field("epoch", epoch)
+            .field("lives", lives)
             .field("is_restored", is_restored)
             .field("reclaim", reclaim)
+            .field("outage", outage)
             .field("source", source)
             .finish_non_exhaustive()
     }
@@ -285,13 +333,13 @@ mod tests {
         };
         // The first mount of all that fails over, as early as any may.
         let mut life = SessionLife::new(7);
-        life.enter(0, false, || LockReclaim::Never);
-        life.enter(1, false, || LockReclaim::Never);
+        life.enter(0, false, |_| LockReclaim::Never);
+        life.enter(1, false, |_| LockReclaim::Never);
         assert!(dead.may_fail_over(at(103)));
         assert!(life.locks_from(at(103)).unwrap() >= until);
         // A mount that begins while the proxy is dead may be there before.
         let mut life = SessionLife::new(7);
-        life.enter(1, false, || LockReclaim::Never);
+        life.enter(1, false, |_| LockReclaim::Never);
         assert!(life.locks_from(at(100)).unwrap() >= until);
         life.fail_back();
         assert_eq!(life.locks_from(at(100)), None);
@@ -300,12 +348,12 @@ mod tests {
     #[test]
     fn each_proxy_knows_the_session_by_another_name_and_receives_all_of_it_once() {
         let mut life = SessionLife::new(7);
-        assert_eq!(life.enter(0, false, || LockReclaim::Grace), Some(LockReclaim::Grace));
+        assert_eq!(life.enter(0, false, |_| LockReclaim::Grace), Some(LockReclaim::Grace));
         life.restored();
-        let known = || unreachable!("the proxy knows the session");
+        let known = |_: &Outage| unreachable!("the proxy knows the session");
         assert_eq!((life.enter(0, true, known), life.id_at(0)), (None, 7));
         assert_eq!(life.id_at(1), 8);
-        assert_eq!(life.enter(1, false, || LockReclaim::Never), Some(LockReclaim::Never));
+        assert_eq!(life.enter(1, false, |_| LockReclaim::Never), Some(LockReclaim::Never));
         // A connection that broke before all was received.
         assert_eq!(life.enter(1, true, known), Some(LockReclaim::Never));
         life.restored();
@@ -313,6 +361,39 @@ mod tests {
         life.fail_back();
         assert_eq!((life.epoch(), life.source(), life.id_at(0)), (3, 0, 9));
         assert!(life.enter(0, true, known).is_some(), "it is not restored");
+    }
+
+    #[test]
+    fn a_session_stays_where_any_channel_has_reached_its_proxy() {
+        let mut life = SessionLife::new(7);
+        life.enter(0, false, |_| LockReclaim::Grace);
+        life.restored();
+        life.failed(0, true, at(10));
+        life.failed(1, false, at(11));
+        assert!(life.outage().is_dead(), "the other proxy has no part in it");
+        assert!(!life.may_enter(1, at(12)) && life.may_enter(0, at(12)));
+        // A second channel finds the proxy before the first does.
+        life.enter(0, true, |_| unreachable!("the proxy knows the session"));
+        assert!(!life.may_enter(1, at(60)), "calls may run there");
+        life.failed(0, true, at(60));
+        assert!(!life.may_enter(1, at(62)) && life.may_enter(1, at(63)));
+        let seen = |outage: &Outage| LockReclaim::after(outage, false, Some(at(59)));
+        assert_eq!(life.enter(1, false, seen), Some(LockReclaim::Until(at(72))));
+        assert!(!life.may_enter(0, at(100)), "nothing is known against the one that has it");
+    }
+
+    #[test]
+    fn a_session_that_is_begun_again_before_it_is_restored_keeps_its_policy_for_locks() {
+        let mut life = SessionLife::new(7);
+        life.enter(0, false, |_| LockReclaim::Grace);
+        life.restored();
+        assert_eq!(life.enter(1, false, |_| LockReclaim::Never), Some(LockReclaim::Never));
+        let unasked = |_: &Outage| unreachable!("it was decided when it moved");
+        assert_eq!(life.enter(1, false, unasked), Some(LockReclaim::Never));
+        assert_eq!(life.epoch(), 3, "what was sent in the second is sent again");
+        life.restored();
+        // This proxy was started again.
+        assert_eq!(life.enter(1, false, |_| LockReclaim::Grace), Some(LockReclaim::Grace));
     }
 
     #[test]

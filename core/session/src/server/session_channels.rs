@@ -22,6 +22,7 @@ use super::{ReplyCache, ReplyLookup, ReplySlotError, SessionRefusal};
 pub struct SessionChannels<K, P> {
     channels: BTreeMap<u16, SessionChannel<K, P>>,
     left: Time,
+    is_confirmed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -61,7 +62,7 @@ pub struct IdempotencyKey {
 impl<K, P> SessionChannels<K, P> {
     /// A session without channels, begun at `now`.
     pub fn new(now: Time) -> SessionChannels<K, P> {
-        SessionChannels { channels: BTreeMap::new(), left: now }
+        SessionChannels { channels: BTreeMap::new(), left: now, is_confirmed: false }
     }
 
     /// Puts a connection in line for a channel, which has `slots` reply slots if it is new, at
@@ -91,6 +92,19 @@ impl<K, P> SessionChannels<K, P> {
         };
         // The request that waited before is gone, or it would not have been sent again.
         Ok(ChannelTurn::Wait { before, given_up: channel.next.replace(pending) })
+    }
+
+    /// Notes that a message has come over a bound connection: its client has an Rsession of this
+    /// session, since it may send nothing before.
+    pub fn confirm(&mut self) {
+        self.is_confirmed = true;
+    }
+
+    /// Whether a connection that is bound now resumes the session. Until the client has shown that it
+    /// knows of the session, its Rsession may be lost, and each Tsession begins it: nothing has been
+    /// executed in it.
+    pub fn is_resumed(&self) -> bool {
+        self.is_confirmed
     }
 
     /// Notes that no call of the channel's connection is in flight any more; returns the next in
@@ -197,6 +211,20 @@ mod tests {
         assert_eq!(channels.enter(0, 2, 'c', "C"), Ok(waits));
         assert_eq!(channels.release(0, at(5)), Some("C"));
         assert_eq!(channels.release(0, at(6)), None);
+    }
+
+    #[test]
+    fn a_session_is_new_until_its_client_has_sent_a_message_after_rsession() {
+        let mut channels = SessionChannels::new(at(1));
+        channels.enter(0, 2, 'a', "A").unwrap();
+        assert!(!channels.is_resumed());
+        channels.release(0, at(2));
+        channels.enter(1, 2, 'b', "B").unwrap();
+        assert!(!channels.is_resumed(), "the first Rsession may be lost");
+        channels.confirm();
+        channels.release(1, at(3));
+        channels.enter(0, 2, 'c', "C").unwrap();
+        assert!(channels.is_resumed());
     }
 
     #[test]

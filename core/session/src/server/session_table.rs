@@ -52,7 +52,8 @@ pub struct SessionOwner {
 pub struct EnteredSession<'t, S> {
     /// The session, found or begun.
     pub session: &'t mut S,
-    /// Whether it was found: everything in it is as before.
+    /// Whether it was found. Whether its client knows of it is for
+    /// [`SessionChannels::is_resumed`](super::SessionChannels::is_resumed) to say.
     pub resumed: bool,
     /// The sessions that ended to make room for it.
     pub ended: Vec<S>,

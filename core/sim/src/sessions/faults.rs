@@ -75,9 +75,6 @@ impl SessionWorld {
 
     /// The mount closes the connection; what it has sent before still arrives.
     fn close_at_mount(&mut self, wire: usize) {
-        if self.is_spared(wire) {
-            return;
-        }
         let (mount, channel) = (self.wires[wire].mount, self.wires[wire].channel);
         self.mounts[mount].disconnect(channel, &mut self.side.checks);
         self.carry_out(mount);
@@ -94,7 +91,6 @@ impl SessionWorld {
         let wires: Vec<usize> =
             self.live.iter().copied().filter(|wire| self.wires[*wire].proxy == proxy).collect();
         for wire in wires {
-            self.beginning.remove(&wire);
             self.cut(wire);
             if !with_machine {
                 let notices = Nanos::from_millis(self.prng.below(100));
@@ -130,18 +126,10 @@ impl SessionWorld {
         self.after(Nanos::from_millis(span), SessionSimEvent::Heal { mount, proxy });
     }
 
-    /// Loses what is in transit and what is sent from now on. `false`: the wire is spared.
+    /// Loses what is in transit and what is sent from now on. `false`: it was lost already.
     fn cut(&mut self, wire: usize) -> bool {
-        if self.is_spared(wire) {
-            return false;
-        }
         self.wires[wire].carries = false;
         self.live.remove(&wire)
-    }
-
-    /// Whether a wire is not cut, because the reply that begins a session is on its way.
-    fn is_spared(&self, wire: usize) -> bool {
-        !self.faults.loses_new_sessions && self.beginning.contains(&wire)
     }
 }
 

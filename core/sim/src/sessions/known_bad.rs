@@ -45,16 +45,14 @@ fn a_mount_that_does_not_look_at_verifiers_is_seen() {
     assert!(what.contains("can be lost, and is"), "{what}");
 }
 
-/// The protocol as it is: a mount cannot distinguish a session that its own lost Tsession has
-/// begun from the one that it had.
+/// A mount cannot distinguish a session that its own lost Tsession has begun from the one that it had.
 #[test]
-fn a_lost_rsession_of_a_new_session_breaks_the_session() {
-    let what =
-        first_violation(SessionFaults { loses_new_sessions: true, ..SessionFaults::default() });
-    assert!(!what.is_empty(), "the protocol survives it by now: let every world have this fault");
+fn a_session_that_is_resumed_before_its_client_knows_of_it_is_seen() {
+    let faults = SessionFaults { resumes_unconfirmed: true, ..SessionFaults::default() };
+    assert!(!first_violation(faults).is_empty());
 }
 
-/// The mounts as they are: each channel counts for itself since when its proxy is silent.
+/// Each channel counts for itself since when its proxy is silent.
 #[test]
 fn a_session_that_moves_while_a_channel_is_connected_is_seen() {
     let faults = SessionFaults { moves_while_connected: true, ..SessionFaults::default() };

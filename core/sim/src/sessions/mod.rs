@@ -14,8 +14,7 @@
 //! channels) is modelled here by the same rules and times.
 //!
 //! Left out: open files, locks, windows of identities; calls in doubt are not resolved by looking
-//! but end in doubt; the order of writes to one place. By default one fault is left out, which
-//! the protocol does not survive ([`SessionFaults::loses_new_sessions`]).
+//! but end in doubt; the order of writes to one place.
 
 mod backend;
 mod checks;
@@ -46,15 +45,12 @@ pub use result::{SessionRunResult, SessionViolation};
 pub struct SessionWorld {
     seed: u64,
     prng: Prng,
-    faults: SessionFaults,
     now: Time,
     events: BTreeMap<(Time, u64), SessionSimEvent>,
     sequence: u64,
     wires: Vec<SimWire>,
     /// Wires that carry messages.
     live: BTreeSet<usize>,
-    /// Wires on which the reply that begins a new session is in transit.
-    beginning: BTreeSet<usize>,
     mounts: Vec<SimMount>,
     proxies: Vec<SessionProxy>,
     machine_is_up: Vec<bool>,
@@ -72,9 +68,10 @@ pub struct SessionWorld {
 /// Which faults a world has beyond those that every world has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionFaults {
-    /// Whether the Rsession that begins a session may be lost. The mount then takes the session,
-    /// which the proxy has by now, for the one before.
-    pub loses_new_sessions: bool,
+    /// Whether a session is resumed although its first Rsession may be lost: proxies do not wait for
+    /// a message that shows that it has arrived. The mount then takes the session, which the proxy
+    /// has by now, for the one before.
+    pub resumes_unconfirmed: bool,
     /// Whether a mount moves its session away from a proxy that one of its channels cannot reach,
     /// although another channel has reached it since. Calls of that one may run there yet.
     pub moves_while_connected: bool,
@@ -175,15 +172,13 @@ impl SessionWorld {
         let mut world = SessionWorld {
             seed,
             prng,
-            faults,
             now: Time::ZERO,
             events: BTreeMap::new(),
             sequence: 0,
             wires: Vec::new(),
             live: BTreeSet::new(),
-            beginning: BTreeSet::new(),
             mounts: (0..MOUNTS).map(mount).collect(),
-            proxies: (0..PROXIES).map(|number| SessionProxy::new(number, faults.bug)).collect(),
+            proxies: (0..PROXIES).map(|number| SessionProxy::new(number, faults)).collect(),
             machine_is_up: vec![true; PROXIES],
             partitions: BTreeSet::new(),
             side: ProxySide::default(),
@@ -253,7 +248,6 @@ impl SessionWorld {
                 self.deliver_to_proxy(wire, message);
             }
             SessionSimEvent::ToMount { wire, message } if self.wires[wire].carries => {
-                self.beginning.remove(&wire);
                 self.deliver_to_mount(wire, message);
             }
             SessionSimEvent::ToProxy { .. } | SessionSimEvent::ToMount { .. } => {}
@@ -407,9 +401,6 @@ impl SessionWorld {
             match action {
                 ProxyAction::Send(wire, message) => {
                     if self.wires[wire].carries {
-                        if matches!(message, ToMount::Session { resumed: false, .. }) {
-                            self.beginning.insert(wire);
-                        }
                         let at = self.wires[wire].arrival(true, &mut self.prng, self.now);
                         self.at(at, SessionSimEvent::ToMount { wire, message });
                     }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use model::{Nanos, Time};
 use ninep::Tag;
 use ninep::dialect::ReplyHeader;
-use session::client::CallTable;
+use session::client::{CallTable, Outage};
 
 use super::SessionFaults;
 use super::backend::SimOp;
@@ -36,6 +36,8 @@ pub(super) struct SimMount {
     epoch: u64,
     /// The channel that enters the session now: one at a time.
     attaching: Option<usize>,
+    /// What is known against the proxy that has the session.
+    outage: Outage,
     channels: Vec<SimChannel>,
     kept: KeptWrites,
     /// Writes that were lost and are not written once more yet.
@@ -47,6 +49,8 @@ pub(super) struct SimMount {
     pub(super) actions: Vec<MountAction>,
     /// How often the session moved to another proxy.
     pub(super) moves: u64,
+    /// The header of the Rsession that began the session that is being entered.
+    begun_header: ReplyHeader,
 }
 
 #[derive(Debug)]
@@ -59,9 +63,8 @@ struct SimChannel {
     waiting: VecDeque<usize>,
     last_received: Time,
     pinged: Option<Time>,
-    /// Since when its proxy refuses connections, and since when it has none.
-    dead: Option<Time>,
-    silent: Option<Time>,
+    /// What this channel alone knows against the proxy.
+    outage: Outage,
     attempt: u64,
 }
 
@@ -74,6 +77,8 @@ enum SimPhase {
         wire: usize,
         at: usize,
         from: usize,
+        /// The reply slots of a session that begins, until its proxy answers a ping.
+        begun: Option<u16>,
     },
 }
 
@@ -137,8 +142,7 @@ impl SimMount {
             waiting: VecDeque::new(),
             last_received: Time::ZERO,
             pinged: None,
-            dead: None,
-            silent: None,
+            outage: Outage::default(),
             attempt: 0,
         };
         SimMount {
@@ -148,6 +152,7 @@ impl SimMount {
             id: 1_000_000 * (number as u128 + 1),
             epoch: 0,
             attaching: None,
+            outage: Outage::default(),
             channels: (0..CHANNELS).map(|_| channel()).collect(),
             kept: KeptWrites::default(),
             rewriting: 0,
@@ -156,6 +161,7 @@ impl SimMount {
             faults,
             actions: Vec::new(),
             moves: 0,
+            begun_header: ReplyHeader::default(),
         }
     }
 
@@ -219,9 +225,10 @@ impl SimMount {
         }
         let ConnectPath { at, from, attempt } = path;
         let own = &self.channels[channel];
+        let outage = self.outage_of(channel);
         let is_stale = own.phase != SimPhase::Down || own.attempt != attempt;
         // Another channel may have found the proxy since.
-        let may_move = at == from || self.faults.moves_while_connected || own.may_fail_over(now);
+        let may_move = at == from || outage.may_fail_over(now);
         if is_stale || from != self.proxies[self.source] || !may_move {
             self.actions.push(MountAction::Close(wire));
             if !is_stale {
@@ -230,7 +237,7 @@ impl SimMount {
             return true;
         }
         self.attaching = Some(channel);
-        self.channels[channel].phase = SimPhase::Attaching { wire, at, from };
+        self.channels[channel].phase = SimPhase::Attaching { wire, at, from, begun: None };
         let id = if at == from { self.id } else { self.id + 1 };
         self.actions.push(MountAction::Send(wire, ToProxy::Session { id }));
         true
@@ -252,11 +259,9 @@ impl SimMount {
         if at != from || from != self.proxies[self.source] {
             return self.retry(channel);
         }
-        let shows_life = why == ConnectFailure::Broken && !self.faults.moves_while_connected;
-        own.silent = (!shows_life).then(|| own.silent.unwrap_or(now));
-        let is_dead = why == ConnectFailure::Refused;
-        own.dead = is_dead.then(|| own.dead.unwrap_or(now));
-        if own.may_fail_over(now) {
+        own.outage.failed(why == ConnectFailure::Refused, now);
+        self.outage.failed(why == ConnectFailure::Refused, now);
+        if self.outage_of(channel).may_fail_over(now) {
             let at = self.proxies[1 - self.source];
             let path = ConnectPath { at, from, attempt };
             self.actions.push(MountAction::Connect { channel, path });
@@ -276,8 +281,17 @@ impl SimMount {
     ) {
         match self.channels[channel].phase {
             SimPhase::Up(own) if own == wire => {}
-            SimPhase::Attaching { wire: own, at, .. } if own == wire => {
+            SimPhase::Attaching { wire: own, at, begun, .. } if own == wire => {
                 match message {
+                    ToMount::Session { slots, resumed: false, header }
+                        if !self.faults.resumes_unconfirmed =>
+                    {
+                        self.begun(channel, at, slots, header, checks);
+                    }
+                    ToMount::Pong if begun.is_some() => {
+                        let (slots, header) = (begun.unwrap_or(0), self.begun_header);
+                        self.attached(channel, at, slots, true, header, checks, now);
+                    }
                     ToMount::Session { slots, resumed, header } => {
                         self.attached(channel, at, slots, resumed, header, checks, now);
                     }
@@ -350,7 +364,7 @@ impl SimMount {
         let SimPhase::Up(wire) = own.phase else { return };
         own.phase = SimPhase::Down;
         own.pinged = None;
-        (own.dead, own.silent) = (None, None);
+        own.outage = Outage::default();
         own.attempt += 1;
         for flight in own.in_flight.iter().flatten() {
             if let SimFlight::Call { call, flushed: true } = flight
@@ -369,12 +383,55 @@ impl SimMount {
     }
 
     fn attach_failed(&mut self, channel: usize, why: ConnectFailure, now: Time) {
-        let SimPhase::Attaching { wire, at, from } = self.channels[channel].phase else { return };
+        let SimPhase::Attaching { wire, at, from, .. } = self.channels[channel].phase else {
+            return;
+        };
         self.attaching = None;
         self.channels[channel].phase = SimPhase::Down;
         self.actions.push(MountAction::Close(wire));
         let attempt = self.channels[channel].attempt;
         self.connect_failed(channel, ConnectPath { at, from, attempt }, why, now);
+    }
+
+    fn outage_of(&self, channel: usize) -> Outage {
+        match self.faults.moves_while_connected {
+            true => self.channels[channel].outage,
+            false => self.outage,
+        }
+    }
+
+    /// A proxy has begun the session; it learns by a ping that this has arrived.
+    fn begun(
+        &mut self,
+        channel: usize,
+        at: usize,
+        slots: u16,
+        header: ReplyHeader,
+        checks: &mut SessionChecks,
+    ) {
+        let SimPhase::Attaching { wire, .. } = self.channels[channel].phase else { return };
+        self.enter(channel, at, false, checks);
+        self.begun_header = header;
+        let begun = Some(slots);
+        self.channels[channel].phase = SimPhase::Attaching { wire, at, from: at, begun };
+        self.actions.push(MountAction::Send(wire, ToProxy::Ping));
+    }
+
+    /// The session is at a proxy; with `resumed` that one knows it.
+    fn enter(&mut self, channel: usize, at: usize, resumed: bool, checks: &mut SessionChecks) {
+        if at != self.proxies[self.source] {
+            (self.source, self.id) = (1 - self.source, self.id + 1);
+            self.moves += 1;
+        }
+        if !resumed {
+            self.epoch += 1;
+        }
+        self.outage = Outage::default();
+        for other in 0..CHANNELS {
+            if self.channels[other].epoch != self.epoch && other != channel {
+                self.disconnect(other, checks);
+            }
+        }
     }
 
     #[allow(clippy::too_many_arguments, reason = "the fields of one message")]
@@ -389,27 +446,9 @@ impl SimMount {
         now: Time,
     ) {
         self.attaching = None;
-        if at != self.proxies[self.source] {
-            (self.source, self.id) = (1 - self.source, self.id + 1);
-            self.moves += 1;
-        }
-        if !resumed {
-            self.epoch += 1;
-        }
-        let SimPhase::Attaching { wire, .. } = self.channels[channel].phase else {
-            unreachable!("it enters the session")
-        };
+        let SimPhase::Attaching { wire, .. } = self.channels[channel].phase else { return };
         self.channels[channel].phase = SimPhase::Up(wire);
-        for other in 0..CHANNELS {
-            let lost = self.channels[other].epoch != self.epoch && other != channel;
-            if lost {
-                self.disconnect(other, checks);
-            }
-        }
-        if !self.faults.moves_while_connected {
-            // The proxy has answered: it is not silent for any channel.
-            self.channels.iter_mut().for_each(|it| (it.dead, it.silent) = (None, None));
-        }
+        self.enter(channel, at, resumed, checks);
         let changed = self.handle_header(self.epoch, header);
         let own = &mut self.channels[channel];
         (own.last_received, own.pinged) = (now, None);
@@ -436,23 +475,14 @@ impl SimMount {
         let since = *self.pausing.get_or_insert(now);
         if self.channels.iter().all(|channel| channel.calls.is_empty()) {
             (self.source, self.id) = (0, self.id + 1);
+            (self.outage, self.pausing) = (Outage::default(), None);
             self.epoch += 1;
             self.moves += 1;
-            self.pausing = None;
             (0..CHANNELS).for_each(|channel| self.disconnect(channel, checks));
         } else if now.since(since) >= DRAIN {
             self.pausing = None;
             (0..CHANNELS).for_each(|channel| self.begin(channel, checks));
         }
-    }
-}
-
-impl SimChannel {
-    /// Whether it is time for another proxy to take over.
-    fn may_fail_over(&self, now: Time) -> bool {
-        let over =
-            |since: Option<Time>, patience| since.is_some_and(|at| now.since(at) >= patience);
-        over(self.dead, DEAD_PATIENCE) || over(self.silent, SILENT_MAX)
     }
 }
 
@@ -466,6 +496,4 @@ const WAITING_MAX: usize = 16;
 /// The times of `io/mount`: session/channel.rs and session/failover.rs.
 const PING_AFTER: Nanos = Nanos::from_secs(5);
 const PING_PATIENCE: Nanos = Nanos::from_secs(10);
-const DEAD_PATIENCE: Nanos = Nanos::from_secs(3);
-const SILENT_MAX: Nanos = Nanos::from_secs(30);
 const DRAIN: Nanos = Nanos::from_secs(2);

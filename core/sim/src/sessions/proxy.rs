@@ -17,10 +17,10 @@ use session::server::{
     SessionTable, TabledSession,
 };
 
-use super::SessionBug;
 use super::backend::{SimBackend, SimOp, SimOutcome};
 use super::checks::{SentOver, SessionChecks};
 use super::wire::{SimReply, ToMount, ToProxy};
+use super::{SessionBug, SessionFaults};
 
 /// A proxy and its machine.
 #[derive(Debug)]
@@ -31,6 +31,7 @@ pub(super) struct SessionProxy {
     /// The verifier, which changes when its machine restarts.
     verifier: u64,
     bug: Option<SessionBug>,
+    resumes_unconfirmed: bool,
     sessions: SessionTable<SimSession>,
     connections: BTreeMap<usize, SimConnection>,
     calls: BTreeMap<u64, ServedCall>,
@@ -126,12 +127,13 @@ impl TabledSession for SimSession {
 }
 
 impl SessionProxy {
-    pub(super) fn new(number: usize, bug: Option<SessionBug>) -> SessionProxy {
+    pub(super) fn new(number: usize, faults: SessionFaults) -> SessionProxy {
         SessionProxy {
             number,
             is_up: true,
             verifier: 1_000 * (number as u64 + 1),
-            bug,
+            bug: faults.bug,
+            resumes_unconfirmed: faults.resumes_unconfirmed,
             sessions: SessionTable::default(),
             connections: BTreeMap::new(),
             calls: BTreeMap::new(),
@@ -152,6 +154,12 @@ impl SessionProxy {
         connection.channel = from.channel;
         if connection.is_closed {
             return;
+        }
+        let is_of_session = !matches!(message, ToProxy::Session { .. } | ToProxy::Closed);
+        if let Some(id) = connection.session.filter(|_| is_of_session)
+            && let Some(session) = self.sessions.get_mut(id)
+        {
+            session.channels.confirm();
         }
         match message {
             ToProxy::Session { id } => self.enter(id, from, side, now),
@@ -317,7 +325,9 @@ impl SessionProxy {
                     verifier: self.verifier,
                     commit_watermark: session.commits.committed(),
                 };
-                let (slots, resumed) = (session.channels.granted(channel), pending.resumed);
+                let knows = session.channels.is_resumed();
+                let resumed = if self.resumes_unconfirmed { pending.resumed } else { knows };
+                let slots = session.channels.granted(channel);
                 let bound = ToMount::Session { slots, resumed, header };
                 side.actions.push(ProxyAction::Send(pending.connection, bound));
                 return;

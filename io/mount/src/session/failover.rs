@@ -6,7 +6,7 @@
 //!   failed over, and the own proxy is back ─► pause ─► nothing in flight ─► disconnect ─► own proxy
 //! ```
 //!
-//! When and where it moves is decided in `core/session` ([`Outage`], [`FailBack`]).
+//! When and where it moves is decided in `core/session` ([`SessionLife`], [`FailBack`]).
 //! Its channels agree on where it is under the lock of its life. To the proxy that it moves to it is
 //! a new session, so that proxy receives what a restarted proxy receives.
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use fuse::Errno;
 use model::Time;
-use session::client::{ChannelPhase, FailBack, FailBackStep, LockReclaim, Outage, ReconnectPause};
+use session::client::{ChannelPhase, FailBack, FailBackStep, LockReclaim, ReconnectPause};
 
 use super::channel::SLOTS;
 use super::handshake::{Handshake, HandshakeError};
@@ -37,6 +37,7 @@ impl ClientSession {
                 Ok(root) => return Ok(root),
                 Err(error @ (HandshakeError::Connect(_) | HandshakeError::Broken(_))) => {
                     first = first.or(Some(error));
+                    lock(&self.life).begin_anew();
                 }
                 Err(error) => return Err(error),
             }
@@ -48,7 +49,7 @@ impl ClientSession {
         let mut root = Vec::new();
         for on in 0..self.channels.len() {
             let from = lock(&self.life).source();
-            root = self.attach(on, from, at, &Outage::default(), self.handshake_with(at)?)?;
+            root = self.attach(on, from, at, self.handshake_with(at)?)?;
         }
         Ok(root)
     }
@@ -86,16 +87,16 @@ impl ClientSession {
 
     /// Tries until there is a connection, or the mount is gone.
     fn reconnect(&self, on: usize) {
-        let (mut pause, mut gone) = (ReconnectPause::FIRST, Outage::default());
+        let mut pause = ReconnectPause::FIRST;
         while !self.shared.over.load(Ordering::SeqCst) {
             let from = lock(&self.life).source();
             let others = (0..self.sources.len()).filter(|at| *at != from);
             for at in std::iter::once(from).chain(others) {
-                if at != from && !gone.may_fail_over(clock::now()) {
+                if !lock(&self.life).may_enter(at, clock::now()) {
                     break;
                 }
                 let attached =
-                    self.handshake_with(at).and_then(|talk| self.attach(on, from, at, &gone, talk));
+                    self.handshake_with(at).and_then(|talk| self.attach(on, from, at, talk));
                 let proxy = &self.sources[at].address;
                 match attached {
                     Ok(_) => {
@@ -104,9 +105,7 @@ impl ClientSession {
                     }
                     Err(error) => {
                         tracing::debug!(channel = on, %proxy, %error, "cannot reconnect yet");
-                        if at == from {
-                            gone.failed(error.is_dead(), clock::now());
-                        }
+                        lock(&self.life).failed(at, error.is_dead(), clock::now());
                     }
                 }
             }
@@ -115,21 +114,20 @@ impl ClientSession {
     }
 
     /// Gives a channel a connection, with everything resumed or sent again. `from` is where the
-    /// session was believed to be and found to be `gone`, `at` is the source of the connection.
-    /// Returns the root.
+    /// session was believed to be, `at` is the source of the connection. Returns the root.
     fn attach(
         &self,
         on: usize,
         from: usize,
         at: usize,
-        gone: &Outage,
         mut talk: Handshake,
     ) -> Result<Vec<u8>, HandshakeError> {
         let began = clock::now();
         let mut life = lock(&self.life);
-        if life.source() != from {
+        // Another channel may have found the proxy, or moved the session, since.
+        if life.source() != from || !life.may_enter(at, began) {
             return Err(Broken::Protocol(
-                "the session has failed over to a different proxy".into(),
+                "another channel has found a proxy for the session".into(),
             )
             .into());
         }
@@ -140,14 +138,18 @@ impl ClientSession {
         if at != from {
             tracing::warn!(home = self.home, proxy = %self.sources[at].address, "failed over");
         }
-        let policy = || match talk.is_gateway {
+        let policy = |gone: &_| match talk.is_gateway {
             // A server of another kind gives locks back as soon as it loses a connection.
             true => LockReclaim::Never,
             false => LockReclaim::after(gone, at == from, self.renewed()),
         };
-        if let Some(reclaim) = life.enter(at, terms.resumed, policy) {
+        let reclaim = life.enter(at, terms.resumed, policy);
+        let is_new = reclaim.is_some();
+        if let Some(reclaim) = reclaim {
             self.epoch.store(life.epoch(), Ordering::SeqCst);
             self.wait_for_receivers();
+            // From here on the proxy resumes it: whether this Rsession has arrived is known there.
+            talk.confirm()?;
             reclaim::restore(self, reclaim, &mut talk)?;
             life.restored();
         }
@@ -169,7 +171,7 @@ impl ClientSession {
         self.lock_channel(on).up(socket, began);
         self.shared.wake_thread(on);
         // Those that still have a connection of the life before learn that it is over.
-        if !terms.resumed {
+        if is_new {
             (0..self.channels.len()).for_each(|other| self.shared.wake_thread(other));
         }
         Ok(terms.root)

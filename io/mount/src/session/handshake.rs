@@ -178,6 +178,20 @@ impl Handshake {
         terms
     }
 
+    /// Shows the proxy that Rsession has arrived. Until then nothing may be called in the session: the
+    /// proxy would begin it once more for the next connection.
+    pub(crate) fn confirm(&mut self) -> Result<(), Broken> {
+        let ping = (RequestHeader::SESSION, ExtRequest::Ping.into());
+        let mut confirmed = false;
+        self.call_all(&[ping], |_, answer| {
+            confirmed = matches!(answer, Ok(AnyReply::Ext(ExtReply::Ping)));
+        })?;
+        match confirmed {
+            true => Ok(()),
+            false => Err(Broken::Protocol("unexpected reply to Tping".into())),
+        }
+    }
+
     /// Asks all of these, and gives each answer with its question's place in the list.
     pub(crate) fn call_all(
         &mut self,

@@ -48,6 +48,7 @@ impl Server {
         let Some(binding) = to.path.form.binding().cloned() else {
             return Err(ProtocolError::NoSession(kind));
         };
+        binding.session.confirm();
         let Some(about) = ParsedRequest::of_any(&request) else {
             if header.reply_slot != NOSLOT {
                 return self.answer(session, &to, Err(Errno::INVAL), outbox);

@@ -54,7 +54,7 @@ impl Server {
         let (to, session) = (&pending.to, pending.session.clone());
         let root = session.export.handles.of(&session.export.root, &session.export)?;
         let channels = session.channels.lock().expect("not poisoned");
-        let granted = channels.granted(pending.channel);
+        let (granted, resumed) = (channels.granted(pending.channel), channels.is_resumed());
         drop(channels);
         let (channel, server) = (pending.channel, Arc::downgrade(self));
         let mut own = to.path.connection.session.lock().expect("not poisoned");
@@ -67,6 +67,6 @@ impl Server {
         let to = own.reply_to(&to.path.connection, to.tag);
         drop(own);
         let keep = self.settings().session_timeout.to_duration().as_secs() as u32;
-        Ok(Some(BoundChannel { to, slots: granted, resumed: pending.resumed, timeout: keep, root }))
+        Ok(Some(BoundChannel { to, slots: granted, resumed, timeout: keep, root }))
     }
 }

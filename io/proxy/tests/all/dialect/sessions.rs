@@ -161,6 +161,18 @@ fn another_id_is_another_session() {
 }
 
 #[test]
+fn a_session_is_resumed_once_its_client_has_sent_a_message_in_it() {
+    let served = Served::plain("confirmed");
+    let (id, mut client) = (fresh_id(), served.connect());
+    assert!(!client.session(id, 0, 64, "x").unwrap().resumed);
+    // The first Rsession may have been lost, so far as the proxy knows.
+    assert!(!client.reconnect().resumed);
+    client.identify(IDENTITY, USER, "").unwrap();
+    assert!(client.reconnect().resumed);
+    assert!(served.connect().session(id, 1, 64, "x").unwrap().resumed, "on each channel");
+}
+
+#[test]
 fn a_connection_that_binds_a_channel_anew_closes_the_old_one() {
     let served = Served::plain("anew");
     let mut old = with_lock(&served);
