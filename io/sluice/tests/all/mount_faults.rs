@@ -8,13 +8,13 @@ use std::net::TcpListener;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::common::{Proxy, until};
-use crate::mounted::{Mounted, Relay, can_mount, finish, setup};
+use crate::mounted::{Mounted, NO_RSESSION, Relay, can_mount, finish, setup};
 use mount::{MountDaemon, MountSettings};
 use rustix::process::Signal;
 
@@ -115,6 +115,35 @@ fn connections_that_are_cut_at_any_moment_fail_no_call_and_repeat_none() {
     let rounds: usize = finish(workers).iter().sum();
     println!("{rounds} rounds over {cuts} cut connections");
     assert!(cuts >= 40);
+}
+
+#[test]
+fn a_lost_rsession_of_a_restarted_proxy_fails_no_call_and_repeats_none() {
+    if !can_mount() {
+        return;
+    }
+    let mut proxy = setup("rsession").start();
+    let lost = Arc::new(AtomicU8::new(NO_RSESSION));
+    let tcp = Arc::new(Mutex::new(proxy.tcp));
+    let relay = Relay::losing_rsession(tcp.clone(), lost.clone());
+    let mount = Mounted::of(&format!("tcp://{}/x", relay.address), "attr_timeout=0");
+    let stop = Arc::new(AtomicBool::new(false));
+    let workers: Vec<_> =
+        (0..3).map(|n| work(mount.join(&format!("worker{n}")), stop.clone())).collect();
+    for _ in 0..3 {
+        let log = proxy.data().join("worker0/log");
+        until("there is work under way", || log.metadata().is_ok_and(|m| m.len() > 30));
+        // The Rsession of the session that begins at the proxy that is started next.
+        lost.store(0, Ordering::SeqCst);
+        proxy.crash();
+        proxy = again("rsession");
+        *tcp.lock().unwrap() = proxy.tcp;
+        until("an Rsession is lost", || lost.load(Ordering::SeqCst) == NO_RSESSION);
+        let len = log.metadata().unwrap().len();
+        until("work goes on", || log.metadata().unwrap().len() > len + 30);
+    }
+    stop.store(true, Ordering::SeqCst);
+    println!("{} rounds", finish(workers).iter().sum::<usize>());
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -128,6 +129,24 @@ impl Relay {
         Relay { address, streams }
     }
 
+    /// Passes on what comes to what listens at `to` then, and ends one connection when an Rsession
+    /// arrives that says that a session is resumed (1) or new (0), as `armed` says.
+    pub fn losing_rsession(to: Arc<Mutex<SocketAddr>>, armed: Arc<AtomicU8>) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for from in listener.incoming().map_while(Result::ok) {
+                let (at, armed) = (*to.lock().unwrap(), armed.clone());
+                let Ok(to) = TcpStream::connect(at) else { continue };
+                let (mut out, mut back) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                let (mut from, mut to) = (from, to);
+                std::thread::spawn(move || pass(&mut from, &mut to));
+                std::thread::spawn(move || pass_but_rsession(&mut back, &mut out, &armed));
+            }
+        });
+        Relay { address, streams: Arc::default() }
+    }
+
     /// Passes on what comes by a connection that is there. Gives the threads that do, which end
     /// with it.
     pub fn join(from: &TcpStream, to: SocketAddr) -> [JoinHandle<()>; 2] {
@@ -150,6 +169,34 @@ fn between(one: &TcpStream, other: &TcpStream) -> [JoinHandle<()>; 2] {
         std::thread::spawn(move || pass(&mut from, &mut to))
     })
 }
+
+/// Passes whole messages on, until an Rsession is the one to be lost.
+fn pass_but_rsession(from: &mut TcpStream, to: &mut TcpStream, armed: &AtomicU8) {
+    let mut size = [0; 4];
+    while from.read_exact(&mut size).is_ok() {
+        let mut frame = vec![0; u32::from_le_bytes(size) as usize];
+        frame[..4].copy_from_slice(&size);
+        if from.read_exact(&mut frame[4..]).is_err() {
+            break;
+        }
+        if let Some(&resumed) = frame.get(RESUMED_AT).filter(|_| frame[4] == RSESSION)
+            && armed.compare_exchange(resumed, NO_RSESSION, SeqCst, SeqCst).is_ok()
+        {
+            break;
+        }
+        if to.write_all(&frame).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+    let _ = from.shutdown(Shutdown::Both);
+}
+
+/// The type of Rsession, and the place of `resumed` after the reply header and `slots`.
+const RSESSION: u8 = 201;
+const RESUMED_AT: usize = 4 + 1 + 2 + 8 + 8 + 2;
+/// No Rsession is to be lost.
+pub const NO_RSESSION: u8 = 2;
 
 fn pass(from: &mut TcpStream, to: &mut TcpStream) {
     let mut buffer = [0; 4096];
