@@ -133,9 +133,9 @@ impl<W: KeptWrite, H> UncommittedWrites<W, H> {
         self.waiters.extract_if(.., |waiter| which(waiter)).collect()
     }
 
-    /// The write that has been kept for the longest time.
-    pub fn oldest(&self) -> Option<&W> {
-        self.writes.first_key_value().map(|(_, write)| write)
+    /// The writes that are kept, from the one that was kept first.
+    pub fn kept(&self) -> impl Iterator<Item = &W> {
+        self.writes.values()
     }
 
     /// Whether too many writes are kept to accept more.
@@ -242,7 +242,7 @@ mod tests {
         let mut kept = new(1 << 20);
         kept.insert(1, 5, "before");
         assert!(header(&mut kept, 2, 9, 0).lost_writes.is_empty());
-        assert_eq!(kept.oldest(), Some(&"before"));
+        assert_eq!(kept.kept().next(), Some(&"before"));
         assert!(kept.insert(2, 1, "after"), "what is older is to be committed");
         assert!(!kept.insert(2, 2, "after"), "that is in flight");
         let late = ReplyHeader { verifier: 10, commit_watermark: 5 };

@@ -20,7 +20,7 @@ use session::client::{CallTable, Outage};
 use super::SessionFaults;
 use super::backend::SimOp;
 use super::checks::{CallEnd, SessionChecks};
-use super::kept::KeptWrites;
+use super::kept::SimKeptWrites;
 use super::wire::{SimReply, ToMount, ToProxy};
 
 /// A mount with its channels.
@@ -39,7 +39,7 @@ pub(super) struct SimMount {
     /// What is known against the proxy that has the session.
     outage: Outage,
     channels: Vec<SimChannel>,
-    kept: KeptWrites,
+    kept: SimKeptWrites,
     /// Writes that were lost and are not written once more yet.
     rewriting: usize,
     /// Since when no call begins, so that the session can move back.
@@ -154,7 +154,7 @@ impl SimMount {
             attaching: None,
             outage: Outage::default(),
             channels: (0..CHANNELS).map(|_| channel()).collect(),
-            kept: KeptWrites::default(),
+            kept: SimKeptWrites::default(),
             rewriting: 0,
             pausing: None,
             syncs: BTreeMap::new(),

@@ -86,7 +86,7 @@ impl ReplayBuffer {
 
     /// Returns the identity that pays for a commit: the one that has waited the longest.
     pub(crate) fn oldest(&self) -> Option<Arc<SessionIdentity>> {
-        lock(&self.writes).oldest().map(|write| write.payer.clone())
+        lock(&self.writes).kept().next().map(|write| write.payer.clone())
     }
 
     /// Keeps a waiter until there is room; returns the callback if it need not wait.

@@ -9,7 +9,7 @@ use super::{BegunSync, CALLS_MAX, MountAction, SimFlight, SimMount, SimPhase};
 use crate::sessions::SessionBug;
 use crate::sessions::backend::{SimOp, SimOutcome};
 use crate::sessions::checks::{CallEnd, SessionChecks};
-use crate::sessions::kept::{KeptChange, KeptWrite};
+use crate::sessions::kept::{KeptChange, SimWrite};
 use crate::sessions::wire::{SimReply, ToProxy};
 
 impl SimMount {
@@ -116,10 +116,8 @@ impl SimMount {
             if write != call {
                 self.rewriting -= 1;
             }
-            match self.kept.insert(epoch, reply.number, KeptWrite { file, write }) {
-                Some(true) => checks.expect_durable(&[write], "a write below the watermark"),
-                Some(false) => checks.violate(format!("call {call} is of an older session")),
-                None => {}
+            if self.kept.insert(epoch, reply.number, SimWrite { file, write }) {
+                checks.expect_durable(&[write], "a write below the watermark");
             }
         }
         if let SimOp::Sync { .. } = op
@@ -174,7 +172,7 @@ impl SimMount {
     ) {
         let durable: Vec<usize> = change.durable.iter().map(|kept| kept.write).collect();
         checks.expect_durable(&durable, "a write below the watermark");
-        for KeptWrite { file, write } in change.lost.into_iter().rev() {
+        for SimWrite { file, write } in change.lost.into_iter().rev() {
             self.rewriting += 1;
             let begun = checks.call(write).begun;
             self.push_front(channel, SimOp::Write { file, write }, checks, begun);
