@@ -6,7 +6,8 @@
 //!   failed over, and the own proxy is back ─► pause ─► nothing in flight ─► disconnect ─► own proxy
 //! ```
 //!
-//! When and where it moves is decided in `core/session` ([`SessionLife`], [`FailBack`]).
+//! When and where it moves is decided in `core/session`
+//! ([`SessionLife`](session::client::SessionLife), [`FailBack`]).
 //! Its channels agree on where it is under the lock of its life. To the proxy that it moves to it is
 //! a new session, so that proxy receives what a restarted proxy receives.
 
