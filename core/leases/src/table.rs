@@ -305,23 +305,21 @@ impl LeaseTable {
         if !self.waiting.contains(&id) {
             return self.accesses.contains_key(&id);
         }
-        let Some(open) = self.accesses.get(&id) else { return false };
-        let is_over = |wait: &RecallWait| {
+        let Some(open) = self.accesses.get_mut(&id) else { return false };
+        let mut waits = std::mem::take(&mut open.waits);
+        waits.retain(|wait| {
             let known = self.holders.get(&wait.holder);
-            known.is_none_or(|known| known.first != wait.first || known.until <= now)
-        };
-        let over: Vec<bool> = open.waits.iter().map(is_over).collect();
-        let open = self.accesses.get_mut(&id).expect("it was found above");
-        let mut over = over.into_iter();
-        open.waits.retain(|_| !over.next().unwrap_or(false));
-        for wait in open.waits.iter().filter(|wait| wait.expel_at <= now) {
+            known.is_some_and(|known| known.first == wait.first && known.until > now)
+        });
+        for wait in waits.iter().filter(|wait| wait.expel_at <= now) {
             if let Some(known) = self.holders.get_mut(&wait.holder)
                 && known.phase == HolderPhase::Joined
             {
                 known.phase = HolderPhase::Expelled;
             }
         }
-        let is_ready = open.waits.is_empty();
+        let is_ready = waits.is_empty();
+        open.waits = waits;
         if is_ready {
             self.waiting.remove(&id);
         }

@@ -102,23 +102,13 @@ impl World {
             all.confirmed[proxy] = Some(now);
         }
         let is_known = all.must_know.iter().all(|one| all.knows[*one] >= all.view.epoch);
-        let over = all.over_at.since(now).max(peers);
+        let over = self.terms.outlasts(all.over_at.since(now).max(peers));
         let reply = Message::Confirmed {
             view: all.view.clone(),
             sent,
             span: if is_confirmed { SPAN } else { Nanos::ZERO },
             others_over: is_known.then_some(over),
             suspended,
-        };
-        let reply = match reply {
-            Message::Confirmed { view, sent, span, others_over, suspended } => Message::Confirmed {
-                view,
-                sent,
-                span,
-                others_over: others_over.map(|over| self.outlasts(over)),
-                suspended,
-            },
-            other => other,
         };
         self.net.send(Node::Authority, from, reply, &mut self.dice);
     }
