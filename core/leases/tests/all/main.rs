@@ -2,6 +2,7 @@
 
 mod dice;
 mod network;
+mod table;
 mod truth;
 mod world;
 
