@@ -1,7 +1,9 @@
 /*
  * md: molecular dynamics in the manner of ESPResSo++, which reserves bandwidth for each dump of its state.
  *
- *     md DIRECTORY STEPS STEPS-BETWEEN-DUMPS
+ *     md DIRECTORY STEPS STEPS-BETWEEN-DUMPS [BYTES [BYTES-PER-SECOND]]
+ *
+ * BYTES is the size of a dump (64 KiB if it is not named), and BYTES-PER-SECOND the rate that it requests (1 MB/s).
  *
  * A dump is due: the program requests a reservation and computes on. After each step it tests. When the reservation is
  * ACTIVE, it dumps the state of then, and finishes the reservation. If it is UNDEFINED after it was SCHEDULED, it ended
@@ -11,16 +13,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <sluice.h>
 
-enum { PARTICLES = 4096, LIMIT_MS = 60000, WAIT_MS = 120000 };
+enum { LIMIT_MS = 60000, WAIT_MS = 120000 };
 
 struct particle {
     double x, v;
 };
 
-static struct particle particles[PARTICLES];
+static struct particle *particles;
+static size_t count = 4096; /* of particles */
 
 /* Says once that there is no reservation, and why. */
 static void go_on_without(void) {
@@ -31,40 +35,61 @@ static void go_on_without(void) {
 
 static void compute(void) {
     struct timespec step = {0, 2000000};
-    for (int i = 0; i < PARTICLES; i++) {
+    for (size_t i = 0; i < count; i++) {
         particles[i].v -= 0.001 * particles[i].x;
         particles[i].x += 0.001 * particles[i].v;
     }
     nanosleep(&step, NULL); /* stands for the work of a real step */
 }
 
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* Writes the state, and returns once it is on disk. */
 static int dump(const char *directory, int number, long step, const char *how) {
     char name[4096];
+    double began = now();
     snprintf(name, sizeof name, "%s/dump.%d", directory, number);
     FILE *file = fopen(name, "w");
-    if (file == NULL || fwrite(particles, sizeof particles, 1, file) != 1 || fclose(file) != 0) {
+    if (file == NULL || fwrite(particles, sizeof *particles, count, file) != count || fflush(file) != 0 ||
+        fsync(fileno(file)) != 0 || fclose(file) != 0) {
         perror(name);
         return 1;
     }
-    printf("dump %d at step %ld: %s\n", number, step, how);
+    printf("dump %d at step %ld: %s, %.3f s\n", number, step, how, now() - began);
     return 0;
 }
 
 int main(int argc, char **argv) {
-    if (argc != 4) {
-        fprintf(stderr, "usage: md DIRECTORY STEPS STEPS-BETWEEN-DUMPS\n");
+    if (argc < 4 || argc > 6) {
+        fprintf(stderr, "usage: md DIRECTORY STEPS STEPS-BETWEEN-DUMPS [BYTES [BYTES-PER-SECOND]]\n");
         return 2;
     }
     long steps = atol(argv[2]), between = atol(argv[3]);
     if (between < 1) between = 1;
-    for (int i = 0; i < PARTICLES; i++) particles[i].x = i;
+    long long bytes = argc > 4 ? atoll(argv[4]) : (long long)(count * sizeof *particles);
+    long long rate = argc > 5 ? atoll(argv[5]) : 1000000;
+    if (bytes < (long long)sizeof *particles || rate < 1) {
+        fprintf(stderr, "md: BYTES must be at least %zu, and BYTES-PER-SECOND at least 1\n", sizeof *particles);
+        return 2;
+    }
+    count = (size_t)bytes / sizeof *particles;
+    particles = calloc(count, sizeof *particles);
+    if (particles == NULL) {
+        perror("md");
+        return 1;
+    }
+    for (size_t i = 0; i < count; i++) particles[i].x = (double)i;
 
     sluice_client *client;
     if (sluice_open(NULL, &client) != SLUICE_OK) go_on_without();
 
     sluice_request request = SLUICE_REQUEST_INIT;
-    request.write_bytes_per_s = 1000000; /* 1 MB/s */
-    request.duration_ns = 10 * SLUICE_SECOND;
+    request.write_bytes_per_s = (uint64_t)rate;
+    request.duration_ns = (uint64_t)(bytes / rate + 10) * SLUICE_SECOND; /* some time more than a dump takes */
     request.claim_window_ns = 30 * SLUICE_SECOND; /* longer than a step takes */
     request.flags = SLUICE_SPONTANEOUS;
     request.job = getenv("SLURM_JOB_ID");
@@ -96,5 +121,6 @@ int main(int argc, char **argv) {
         due--;
     }
     sluice_close(client);
+    free(particles);
     return 0;
 }
