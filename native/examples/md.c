@@ -54,8 +54,10 @@ static int dump(const char *directory, int number, long step, const char *how) {
     double began = now();
     snprintf(name, sizeof name, "%s/dump.%d", directory, number);
     FILE *file = fopen(name, "w");
-    if (file == NULL || fwrite(particles, sizeof *particles, count, file) != count || fflush(file) != 0 ||
-        fsync(fileno(file)) != 0 || fclose(file) != 0) {
+    /* Its length first: writes behind the end of a file go one after another on most file systems. */
+    if (file == NULL || ftruncate(fileno(file), (off_t)(count * sizeof *particles)) != 0 ||
+        fwrite(particles, sizeof *particles, count, file) != count || fflush(file) != 0 || fsync(fileno(file)) != 0 ||
+        fclose(file) != 0) {
         perror(name);
         return 1;
     }

@@ -226,8 +226,13 @@ local function write_request(job)
   return slurm.SUCCESS
 end
 
--- Has slurm_bb_pre_run called before the job starts.
+-- Has `sluice slurm start` called before the job starts: for a batch job by slurm_bb_pre_run, for srun and
+-- salloc by PrologSlurmctld, as Slurm starts a job with a burst buffer at its next pass over the queue only.
 local function set_gate(job)
+  if not job.script then
+    job.admin_comment = (job.admin_comment or "") .. " sluice-gate"
+    return
+  end
   local given = job.burst_buffer
   if given and string.find(given, "#BB_LUA", 1, true) then return end
   job.burst_buffer = given and given ~= "" and given .. "\n#BB_LUA" or "#BB_LUA"

@@ -1,8 +1,9 @@
 //! The time that a reservation adds to the start of a job, in a real Slurm of four nodes.
 //!
 //! ```text
-//!   srun true, in turn ─┬─ a cluster without Sluice
-//!                       └─ one with all of its files: job_submit, gate, prologs ─ TLS ─► controller ◄─ proxy
+//!   srun date, in turn ─┬─ a cluster without Sluice ─┬─ without a burst buffer
+//!                       │                            └─ with one whose script allows every job
+//!                       └─ one with all of Sluice's files: job_submit, gate, prologs ─ TLS ─► controller ◄─ proxy
 //!   start: from the call of srun until the job's command runs
 //! ```
 
@@ -26,7 +27,8 @@ use super::{SLUICE, output};
 
 pub(super) fn row() -> FigureRow {
     let what = "srun of a job that reserves 1 MB/s with `--qos-bw`, beside srun in a cluster without Sluice: \
-                from the call until the job's command runs";
+                from the call until the job's command runs; added_by_slurm_ms: the same of a job with a burst \
+                buffer whose script allows all, without Sluice";
     FigureRow::new(ROW, what, &[SLUICE]).rounds(5, 10.0).goal(
         SLUICE,
         "added_ms",
@@ -79,7 +81,7 @@ impl StartSite {
         let Some(with) = SlurmCluster::start(|root| install(root, &files, &sluice)) else {
             return Ok(None);
         };
-        let Some(without) = SlurmCluster::start(|_| String::new()) else { return Ok(None) };
+        let Some(without) = SlurmCluster::start(install_open_gate) else { return Ok(None) };
         let keys = bed.dir().join("keys");
         let authority = StartKeys { sluice: &sluice, dir: &keys };
         authority.issue(&["ca"])?;
@@ -146,20 +148,22 @@ impl StartSite {
 
     /// Starts jobs in turn in both clusters for a while.
     fn round(&self, time: Duration) -> anyhow::Result<FigureSample> {
-        let (mut starts, began) = ([const { Vec::new() }; 3], Instant::now());
+        let (mut starts, began) = ([const { Vec::new() }; 4], Instant::now());
         while began.elapsed() < time || starts[0].len() < STARTS_MIN {
             starts[0].push(start_of(&self.with, &["--qos-bw=1MB/s:write"])?);
             starts[1].push(start_of(&self.with, &[])?);
             starts[2].push(start_of(&self.without, &[])?);
+            starts[3].push(start_of(&self.without, &[BURST_BUFFER])?);
         }
         let all = self.admin.reservations("ended=true")?.reservations;
         let held = all.iter().filter(|one| one.ended.as_deref() == Some("completed")).count();
         let jobs = starts[0].len();
         ensure!(held >= jobs, "{held} of {jobs} jobs had their reservations: {:?}", all.last());
-        let [reserved, plain, bare] = starts.map(median);
+        let [reserved, plain, bare, open_gate] = starts.map(median);
         Ok(sample([
             ("added_ms", reserved - bare),
             ("added_without_request_ms", plain - bare),
+            ("added_by_slurm_ms", open_gate - bare),
             ("start_ms", reserved),
             ("start_without_sluice_ms", bare),
         ]))
@@ -218,6 +222,24 @@ fn build_plugin(bed: &QosTestBed) -> anyhow::Result<PathBuf> {
 
 fn native(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../native").join(name)
+}
+
+/// Gives a cluster a burst buffer whose script allows every job at once, with no program of Sluice's: what Slurm
+/// itself needs to start a job with one.
+fn install_open_gate(root: &Path) -> String {
+    let allows = "return slurm.SUCCESS";
+    let names = ["pre_run", "pools", "job_process", "setup", "data_in", "real_size", "paths"];
+    let after = ["post_run", "data_out", "job_teardown", "get_status"];
+    let functions = names.iter().chain(&after).map(|name| {
+        let value = if matches!(*name, "real_size" | "get_status") { ", \"\"" } else { "" };
+        format!("function slurm_bb_{name}() {allows}{value} end\n")
+    });
+    let script: String = functions.collect();
+    fs::write(root.join("etc/burst_buffer.lua"), script).expect("the cluster's folder is new");
+    let text =
+        fs::read_to_string(native("slurm/burst_buffer.conf")).expect("a file of native/slurm");
+    fs::write(root.join("etc/burst_buffer.conf"), text).expect("the cluster's folder is new");
+    "BurstBufferType=burst_buffer/lua\n".to_owned()
 }
 
 /// Puts Sluice's files into a cluster's folder, and returns its lines of slurm.conf.
@@ -308,6 +330,8 @@ const HOOKS: [(&str, &str); 4] = [
     ("PrologSlurmctld", "prolog_slurmctld.sh"),
     ("EpilogSlurmctld", "epilog_slurmctld.sh"),
 ];
+/// Asks for the burst buffer, as job_submit.lua does for a job with a request.
+const BURST_BUFFER: &str = "--bb=#BB_LUA";
 const ROW: &str = "jobs/start";
 /// The user of the jobs: nobody.
 const USER: u32 = 65534;

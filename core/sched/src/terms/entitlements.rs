@@ -15,8 +15,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    Direction, Directory, Identity, JobId, KindSet, OpKind, Rate, Scope, SectionKind, TargetId, Time,
-    WaitedService,
+    Direction, Directory, Identity, JobId, KindSet, OpKind, Rate, Scope, SectionKind, TargetId,
+    Time, WaitedService,
 };
 use rules::{Entitlement, EntitlementId, EntitlementScope, Limit};
 

@@ -7,9 +7,7 @@
 
 use crate::server::*;
 use model::{Direction, KindSet, Nanos, OpKind, PathSet, Rate, Time};
-use rules::{
-    Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable, Rule,
-};
+use rules::{Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable, Rule};
 
 const UNIT_NS: u64 = 1_000_000;
 const SLOTS: u32 = 16;

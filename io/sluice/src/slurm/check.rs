@@ -172,6 +172,17 @@ impl SlurmCheck {
                            job that passed the gate starts without being registered; use FAIL=yes";
             self.warning("PrologSlurmctld", message.into());
         }
+        let limit = text.lines().find_map(|line| line.trim().strip_prefix("LIMIT="));
+        if let Some(limit) = limit.and_then(|limit| limit.parse::<Nanos>().ok())
+            && limit <= config.wait
+        {
+            let message = format!(
+                "LIMIT={limit} is not longer than wait = {}: a job of srun or salloc that waits for \
+                 its reservation starts without it",
+                config.wait
+            );
+            self.error("PrologSlurmctld", message);
+        }
     }
 
     /// Compares the clock of the controller with that of this machine, which is slurmctld's.
@@ -325,7 +336,7 @@ mod tests {
         let base = "controller = \"http://127.0.0.1:5650\"";
         let wait = format!("{base}\non_failure = \"wait\"");
         for (config, text, is_found) in [
-            (wait.as_str(), "LIMIT=2s\nFAIL=no\n", true),
+            (wait.as_str(), "LIMIT=540s\nFAIL=no\n", true),
             (wait.as_str(), "FAIL=yes\n", false),
             (wait.as_str(), "# FAIL=no\nexec sluice slurm prolog-slurmctld\n", false),
             (base, "FAIL=no\n", false),
@@ -334,6 +345,12 @@ mod tests {
             check.prolog(text, &toml::from_str(config).unwrap());
             let found = check.text().starts_with("warning: PrologSlurmctld: FAIL=no");
             assert_eq!(found, is_found, "{text}");
+        }
+        for (limit, is_found) in [("2s", true), ("4min", true), ("540s", false)] {
+            let mut check = SlurmCheck::default();
+            check.prolog(&format!("LIMIT={limit}\n"), &toml::from_str(base).unwrap());
+            let found = check.text().starts_with("error: PrologSlurmctld: LIMIT=");
+            assert_eq!(found, is_found, "{limit}: {}", check.text());
         }
     }
 

@@ -1,7 +1,7 @@
 //! The prologs and epilogs of Slurm.
 //!
 //! ```text
-//!   PrologSlurmctld ─► register the job and its nodes; begin and claim its reservation
+//!   PrologSlurmctld ─► srun, salloc: wait for the reservation ─► register the job and its nodes; claim it
 //!   Prolog, each node ─► the job's token ─► RUNDIR/JOB/token: 0400, of the user; the directory is root's
 //!   Epilog, each node ─► remove RUNDIR/JOB
 //!   EpilogSlurmctld ─► end the job: its reservations finish with their credit, its token is invalid
@@ -22,9 +22,9 @@ use anyhow::{Context as _, bail};
 use api::ErrorCode;
 use rustix::fs::{Gid, Uid};
 
-use super::begin::{BeginOutcome, begin};
+use super::begin::{BeginOutcome, begin, start};
 use super::config::{OnFailure, SlurmConfig};
-use super::queue::{self, SlurmState};
+use super::queue::{self, SlurmJob, SlurmState};
 use super::request;
 use crate::log;
 
@@ -43,13 +43,19 @@ pub(super) enum SlurmHook {
 
 /// Runs a hook for the job of Slurm's variables.
 pub(super) fn run(hook: SlurmHook, config: &SlurmConfig) -> ExitCode {
-    let done = job_id().and_then(|job| match hook {
-        SlurmHook::PrologSlurmctld => register(config, &job),
-        SlurmHook::Prolog => fetch_token(config, &job),
-        SlurmHook::Epilog => remove(&config.run_dir.join(&job)),
-        SlurmHook::EpilogSlurmctld => end(config, &job),
+    let done = job_id().and_then(|job| {
+        match hook {
+            SlurmHook::PrologSlurmctld => return admit(config, &job),
+            SlurmHook::Prolog => fetch_token(config, &job)?,
+            SlurmHook::Epilog => remove(&config.run_dir.join(&job))?,
+            SlurmHook::EpilogSlurmctld => end(config, &job)?,
+        }
+        Ok(ExitCode::SUCCESS)
     });
-    let Err(error) = done else { return ExitCode::SUCCESS };
+    let error = match done {
+        Ok(status) => return status,
+        Err(error) => error,
+    };
     log::print_line(&format!("sluice: {hook:?}: {error:#}"));
     match hook == SlurmHook::PrologSlurmctld && config.on_failure == OnFailure::Wait {
         true => ExitCode::FAILURE,
@@ -57,12 +63,23 @@ pub(super) fn run(hook: SlurmHook, config: &SlurmConfig) -> ExitCode {
     }
 }
 
-fn register(config: &SlurmConfig, id: &str) -> anyhow::Result<()> {
-    let client = config.batch_client()?;
+/// Lets a job begin that was chosen its nodes: one of srun or salloc not before its reservation.
+fn admit(config: &SlurmConfig, id: &str) -> anyhow::Result<ExitCode> {
     let job = queue::job(id)?.with_context(|| format!("Slurm has no job {id}"))?;
-    let new = request::registration(&job, nodes()?);
+    if !job.is_batch && job.comment.split_whitespace().any(|word| word == GATE) {
+        let status = start(config, id)?;
+        if status != ExitCode::SUCCESS {
+            return Ok(status);
+        }
+    }
+    register(config, &job).map(|()| ExitCode::SUCCESS)
+}
+
+fn register(config: &SlurmConfig, job: &SlurmJob) -> anyhow::Result<()> {
+    let (client, id) = (config.batch_client()?, job.id.as_str());
+    let new = request::registration(job, nodes()?);
     client.register_job(id, &new).with_context(|| format!("cannot register job {id}"))?;
-    match begin(&client, config, &job, None)? {
+    match begin(&client, config, job, None)? {
         BeginOutcome::NoRequest | BeginOutcome::Active => {}
         // Without burst_buffer.lua nothing holds the job back: it begins as best effort.
         BeginOutcome::Later(why) => {
@@ -160,6 +177,9 @@ fn job_id() -> anyhow::Result<String> {
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
+
+/// The word of job_submit.lua in the admin comment of a job of srun or salloc that waits for its reservation.
+const GATE: &str = "sluice-gate";
 
 #[cfg(test)]
 mod tests {

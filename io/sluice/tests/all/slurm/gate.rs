@@ -1,4 +1,4 @@
-//! The gate: a job starts when `sluice slurm start` lets it.
+//! The gate: a batch job starts when `sluice slurm start` lets it, one of srun when PrologSlurmctld does.
 
 use super::{SlurmSetUp, SlurmSite, USER, until};
 
@@ -38,20 +38,33 @@ fn batch_job_that_is_refused_is_pending_with_the_reason_and_starts_when_it_is_le
 }
 
 #[test]
-fn srun_waits_while_its_start_waits_and_jobs_without_a_request_do_not() {
-    let Some(site) = site() else { return };
-    site.does("start", WAITS);
+fn srun_waits_for_its_prolog_and_needs_no_burst_buffer() {
+    let Some(site) =
+        SlurmSite::start(SlurmSetUp { gate: true, hooks: true, ..SlurmSetUp::default() })
+    else {
+        return;
+    };
+    site.does("prolog-slurmctld", "until [ -e go ]; do sleep 0.05; done");
     let mut words = site.cluster.command(USER, "srun");
     let mut srun = words.args(REQUEST).args(["sh", "-c", "touch ran"]).spawn().unwrap();
-    until("it waits", || site.calls().len() == 1);
+    let calls = |hook: &str| site.calls().iter().filter(|call| call.contains(hook)).count();
+    until("it waits", || calls("prolog-slurmctld") == 1);
+    site.does("prolog-slurmctld", "exit 0");
     let plain = site.run(USER, &["srun", "-N1", "true"]);
     assert!(plain.ok, "{}", plain.errors);
-    assert_eq!(site.calls().len(), 1, "no call for a job without a request");
     assert!(srun.try_wait().unwrap().is_none());
     assert!(!site.cluster.path("work/ran").exists());
     std::fs::write(site.cluster.path("fake/go"), "").unwrap();
     assert!(srun.wait().unwrap().success());
     assert!(site.cluster.path("work/ran").exists());
+    assert_eq!(calls("slurm start"), 0, "Slurm's burst buffers are for batch jobs");
+
+    // status 3 and 4 end it, whatever FAIL says, and others do not
+    for (status, starts) in [(3, false), (4, false), (1, true)] {
+        site.does("prolog-slurmctld", &format!("exit {status}"));
+        let ran = site.run(USER, &["srun", REQUEST[0], REQUEST[1], "true"]);
+        assert_eq!(ran.ok, starts, "status {status}: {}", ran.errors);
+    }
 }
 
 #[test]
