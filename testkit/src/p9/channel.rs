@@ -33,6 +33,8 @@ pub struct P9Channel {
     pub identity: u32,
     /// The handle of the export's root.
     pub root: Vec<u8>,
+    /// The life in the header of what is sent; 0: no leases are wanted.
+    pub lease_life: u32,
     /// The header of the last reply that was read.
     pub head: ReplyHeader,
     wire: P9Wire,
@@ -56,7 +58,7 @@ impl P9Frame {
 
     /// Type and body: what two replies to the same call have in common.
     pub fn said(&self) -> (u8, &[u8]) {
-        (self.0[4], &self.0[7 + ReplyHeader::ENCODED_LEN..])
+        (self.0[4], &self.0[7 + 16 + self.head().leases.encoded_len()..])
     }
 
     /// The reply to a message of the dialect, or its errno.
@@ -93,6 +95,7 @@ impl P9Channel {
             wire: P9Wire::open(&door).unwrap(),
             door,
             identity: NO_IDENTITY,
+            lease_life: 0,
             root: Vec::new(),
             head: ReplyHeader::default(),
             msize: 0,
@@ -275,8 +278,16 @@ impl P9Channel {
     }
 
     fn header<'h>(&self, slot: u16, sequence: u32, handles: HandleList<'h>) -> RequestHeader<'h> {
-        let identity = self.identity;
-        RequestHeader { identity, reply_slot: slot, sequence, handles, ..RequestHeader::SESSION }
+        let (identity, lease_life) = (self.identity, self.lease_life);
+        let reply_slot = slot;
+        RequestHeader {
+            identity,
+            reply_slot,
+            sequence,
+            lease_life,
+            handles,
+            ..RequestHeader::SESSION
+        }
     }
 
     /// The bytes of a call that is not answered.

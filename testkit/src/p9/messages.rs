@@ -4,7 +4,7 @@
 
 #![allow(missing_docs, reason = "most methods are named after the message that they send")]
 
-use ninep::dialect::{ExtReply, ExtRequest, HandleList, ListEntries, handle_fid};
+use ninep::dialect::{ExtReply, ExtRequest, HandleList, LeaseGrant, ListEntries, handle_fid};
 use ninep::{Attributes, Fid, LockKind, LockStatus, Reply, Request, SetAttributes, getattr};
 
 use super::{P9Channel, P9Frame};
@@ -30,6 +30,7 @@ pub struct P9Listed {
     pub offset: u64,
     pub kind: u8,
     pub file: Option<P9File>,
+    pub lease: LeaseGrant,
 }
 
 /// The fid that stands for a message's first handle.
@@ -127,6 +128,7 @@ impl P9Channel {
             offset: entry.offset,
             kind: entry.kind,
             file: entry.file.map(|(handle, attributes)| file(handle, attributes)),
+            lease: entry.lease,
         };
         // A cut entry would be an error here.
         Ok(ListEntries::new(data).map(|entry| listed(entry.unwrap())).collect())

@@ -11,11 +11,13 @@
 mod channel;
 mod client;
 pub mod errno;
+mod leases;
 mod messages;
 mod wire;
 
 pub use channel::{P9Channel, P9Session};
 pub use client::{P9Client, P9Entry, names};
+pub use leases::P9Recall;
 pub use messages::{
     P9File, P9Listed, P9Opened, appended, lock_request, open_request, opened, rename_request,
 };

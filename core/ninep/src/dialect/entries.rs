@@ -1,10 +1,11 @@
 //! Lists in a reply's data: directory entries with attributes, and events.
 //!
 //! ```text
-//!   entry: offset[8] kind[1] name[s] n[1] n × (handle[s] attributes)     n is 0 or 1
+//!   entry: offset[8] kind[1] name[s] n[1] n × (handle[s] attributes kinds[1] number[8])     n is 0 or 1
 //!   event: kind[1] body[s]                                  unknown kinds are skipped
 //! ```
 
+use super::leases::LeaseGrant;
 use crate::attributes::Attributes;
 use crate::error::FrameError;
 use crate::wire::{FrameReader, FrameWriter};
@@ -21,6 +22,8 @@ pub struct ListEntry<'a> {
     /// Its handle and attributes; `None` for `.` and `..` and for a failed lookup. The client
     /// requests them if necessary.
     pub file: Option<(&'a [u8], Attributes)>,
+    /// Leases of the file, granted with its attributes.
+    pub lease: LeaseGrant,
 }
 
 /// The entries of a List's `data`, in order; ends after the first error.
@@ -31,7 +34,7 @@ pub struct ListEntries<'a> {
 
 /// An event of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SessionEvent {
+pub enum SessionEvent<'a> {
     /// The window of an identity has changed, on every channel.
     Window {
         /// The number of the identity.
@@ -40,6 +43,17 @@ pub enum SessionEvent {
         requests: u32,
         /// The most bytes of payload in flight.
         bytes: u64,
+    },
+    /// Leases are recalled; answered by Return once they are not used any more.
+    Recall {
+        /// The number of the access that waits for them.
+        access: u64,
+        /// The path of the file's qid.
+        file: u64,
+        /// The bits of the kinds.
+        kinds: u8,
+        /// The one name that is recalled of a directory; empty: all kinds wholly.
+        name: &'a [u8],
     },
 }
 
@@ -59,6 +73,7 @@ pub struct EntryError {
 }
 
 const WINDOW: u8 = 1;
+const RECALL: u8 = 2;
 
 impl<'a> ListEntry<'a> {
     /// Appends the entry to a List's data.
@@ -74,18 +89,19 @@ impl<'a> ListEntry<'a> {
         if let Some((handle, attributes)) = self.file {
             put.handle(handle);
             put.attributes(attributes);
+            put.lease(self.lease);
         }
     }
 
     fn read(get: &mut FrameReader<'a>) -> Result<ListEntry<'a>, FrameError> {
         let (offset, kind) = (get.u64("offset")?, get.u8("kind")?);
         let name = get.name("name")?;
-        let file = match get.u8("files")? {
-            0 => None,
-            1 => Some((get.handle("handle")?, get.attributes("attributes")?)),
+        let (file, lease) = match get.u8("files")? {
+            0 => (None, LeaseGrant::NONE),
+            1 => (Some((get.handle("handle")?, get.attributes("attributes")?)), get.lease()?),
             more => return Err(get.bad_value("files", more)),
         };
-        Ok(ListEntry { offset, kind, name, file })
+        Ok(ListEntry { offset, kind, name, file, lease })
     }
 }
 
@@ -104,29 +120,49 @@ impl<'a> Iterator for ListEntries<'a> {
     }
 }
 
-impl SessionEvent {
+impl<'a> SessionEvent<'a> {
     /// Appends the event to an Events reply's data.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let SessionEvent::Window { identity, requests, bytes } = *self;
-        let mut body = Vec::with_capacity(16);
+        let mut body = Vec::with_capacity(32);
         let mut put = FrameWriter::part(&mut body);
-        put.u32(identity);
-        put.u32(requests);
-        put.u64(bytes);
+        let kind = match *self {
+            SessionEvent::Window { identity, requests, bytes } => {
+                put.u32(identity);
+                put.u32(requests);
+                put.u64(bytes);
+                WINDOW
+            }
+            SessionEvent::Recall { access, file, kinds, name } => {
+                put.u64(access);
+                put.u64(file);
+                put.u8(kinds);
+                put.raw(name);
+                RECALL
+            }
+        };
         let mut put = FrameWriter::part(out);
-        put.u8(WINDOW);
+        put.u8(kind);
         put.raw(&body);
     }
 
     /// Returns `None` for an unknown kind.
-    fn read(get: &mut FrameReader<'_>) -> Result<Option<SessionEvent>, FrameError> {
+    fn read(get: &mut FrameReader<'a>) -> Result<Option<SessionEvent<'a>>, FrameError> {
         let (kind, body) = (get.u8("event")?, get.raw("body")?);
-        if kind != WINDOW {
-            return Ok(None);
-        }
         let mut get = FrameReader::part(body);
-        let (identity, requests) = (get.u32("identity")?, get.u32("requests")?);
-        let event = SessionEvent::Window { identity, requests, bytes: get.u64("bytes")? };
+        let event = match kind {
+            WINDOW => SessionEvent::Window {
+                identity: get.u32("identity")?,
+                requests: get.u32("requests")?,
+                bytes: get.u64("bytes")?,
+            },
+            RECALL => SessionEvent::Recall {
+                access: get.u64("access")?,
+                file: get.u64("file")?,
+                kinds: get.u8("kinds")?,
+                name: get.raw("name")?,
+            },
+            _ => return Ok(None),
+        };
         get.finish()?;
         Ok(Some(event))
     }
@@ -139,8 +175,8 @@ impl<'a> SessionEvents<'a> {
     }
 }
 
-impl Iterator for SessionEvents<'_> {
-    type Item = Result<SessionEvent, EntryError>;
+impl<'a> Iterator for SessionEvents<'a> {
+    type Item = Result<SessionEvent<'a>, EntryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -154,7 +190,7 @@ impl Iterator for SessionEvents<'_> {
 }
 
 /// Reads one item off the front of a list; the list is empty after an error.
-fn read_item<'a, T>(
+pub(super) fn read_item<'a, T>(
     data: &mut &'a [u8],
     take: impl FnOnce(&mut FrameReader<'a>) -> Result<T, FrameError>,
 ) -> Option<Result<T, EntryError>> {
@@ -176,14 +212,27 @@ mod tests {
     fn entries_come_back_as_they_went() {
         let attributes = Attributes { mode: 0o100644, size: 1 << 40, ..Attributes::default() };
         let all = [
-            ListEntry { offset: 1 << 63, kind: 4, name: b"..", file: None },
+            ListEntry {
+                offset: 1 << 63,
+                kind: 4,
+                name: b"..",
+                file: None,
+                lease: LeaseGrant::NONE,
+            },
             ListEntry {
                 offset: 7,
                 kind: 8,
                 name: &[0xff; 255],
                 file: Some((b"handle", attributes)),
+                lease: LeaseGrant { kinds: 3, number: 1 << 40 },
             },
-            ListEntry { offset: u64::MAX, kind: 0, name: b"x", file: None },
+            ListEntry {
+                offset: u64::MAX,
+                kind: 0,
+                name: b"x",
+                file: None,
+                lease: LeaseGrant::NONE,
+            },
         ];
         let mut data = Vec::new();
         all.iter().for_each(|entry| entry.encode(&mut data));
@@ -199,7 +248,8 @@ mod tests {
     fn an_entry_without_a_name_that_can_be_one_is_refused() {
         for name in [&b"a/b"[..], b"a\0b"] {
             let mut data = Vec::new();
-            ListEntry { offset: 1, kind: 8, name, file: None }.encode(&mut data);
+            ListEntry { offset: 1, kind: 8, name, file: None, lease: LeaseGrant::NONE }
+                .encode(&mut data);
             let left = data.len();
             assert_eq!(ListEntries::new(&data).collect::<Vec<_>>(), [Err(EntryError { left })]);
         }
@@ -211,7 +261,9 @@ mod tests {
         let mut data = vec![200, 3, 0, b'n', b'e', b'w'];
         window.encode(&mut data);
         data.extend([9, 0, 0]);
-        assert_eq!(SessionEvents::new(&data).collect::<Vec<_>>(), [Ok(window)]);
+        let recall = SessionEvent::Recall { access: 7, file: 1 << 60, kinds: 9, name: b"x" };
+        recall.encode(&mut data);
+        assert_eq!(SessionEvents::new(&data).collect::<Vec<_>>(), [Ok(window), Ok(recall)]);
         data.push(1);
         assert_eq!(SessionEvents::new(&data).last(), Some(Err(EntryError { left: 1 })));
     }

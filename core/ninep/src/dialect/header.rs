@@ -1,11 +1,12 @@
 //! The header that every message of the dialect has between its tag and its body.
 //!
 //! ```text
-//!   T: identity[4] reply_slot[2] sequence[4] remote_ops[4] n[1] n × handle[s]
+//!   T: identity[4] reply_slot[2] sequence[4] remote_ops[4] lease_life[4] n[1] n × handle[s]
 //!      m[1] m × (handle[s] name[s])
-//!   R: verifier[8] commit_watermark[8]
+//!   R: verifier[8] commit_watermark[8] n[1] n × (kinds[1] number[8])
 //! ```
 
+use super::leases::LeaseGrants;
 use super::{HANDLE_MAX, HANDLES_MAX, NAMES_MAX, NO_IDENTITY, NOSLOT};
 use crate::error::FrameError;
 use crate::header::RREAD;
@@ -16,8 +17,8 @@ use crate::wire::{FrameReader, FrameWriter, string_len};
 const HANDLE_FIDS: u32 = 0xffff_fff0;
 
 /// Bytes of a read's reply before its payload: header, verifier\[8\] commit_watermark\[8\]
-/// count\[4\].
-pub const READ_REPLY_HEADER_LEN: usize = HEADER_LEN + ReplyHeader::ENCODED_LEN + 4;
+/// n\[1\], which is 0, and count\[4\].
+pub const READ_REPLY_HEADER_LEN: usize = HEADER_LEN + ReplyHeader::LEAST_LEN + 4;
 
 /// The identity of a request, its idempotency key, and the files that the body names by handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct RequestHeader<'a> {
     /// Metadata operations that the identity had from other servers since its last message here
     /// that reported them.
     pub remote_ops: u32,
+    /// The life of the client as a holder of leases, if it wants some with the reply; 0: none.
+    pub lease_life: u32,
     /// The files that fid fields name by [`handle_fid`].
     pub handles: HandleList<'a>,
     /// Names under which the client knows the first file. The message fails with `ESTALE` if one of
@@ -49,6 +52,8 @@ pub struct ReplyHeader {
     pub verifier: u64,
     /// Writes of this session with a number up to this are durable.
     pub commit_watermark: u64,
+    /// Leases that are granted with what the reply says.
+    pub leases: LeaseGrants,
 }
 
 /// At most two handles, in the order of [`handle_fid`].
@@ -172,6 +177,7 @@ impl<'a> RequestHeader<'a> {
         reply_slot: NOSLOT,
         sequence: 0,
         remote_ops: 0,
+        lease_life: 0,
         handles: HandleList::NONE,
         names: HandlePlaces::NONE,
     };
@@ -179,6 +185,7 @@ impl<'a> RequestHeader<'a> {
     pub(crate) fn read(get: &mut FrameReader<'a>) -> Result<RequestHeader<'a>, FrameError> {
         let (identity, reply_slot) = (get.u32("identity")?, get.u16("reply_slot")?);
         let (sequence, remote_ops) = (get.u32("sequence")?, get.u32("remote_ops")?);
+        let lease_life = get.u32("lease_life")?;
         let count = get.u8("handles")?;
         if usize::from(count) > HANDLES_MAX {
             return Err(get.bad_value("handles", count));
@@ -188,7 +195,7 @@ impl<'a> RequestHeader<'a> {
             *handle = get.handle("handle")?;
         }
         let names = HandlePlaces::read(get)?;
-        Ok(RequestHeader { identity, reply_slot, sequence, remote_ops, handles, names })
+        Ok(RequestHeader { identity, reply_slot, sequence, remote_ops, lease_life, handles, names })
     }
 
     pub(crate) fn write(&self, put: &mut FrameWriter<'_>) {
@@ -196,6 +203,7 @@ impl<'a> RequestHeader<'a> {
         put.u16(self.reply_slot);
         put.u32(self.sequence);
         put.u32(self.remote_ops);
+        put.u32(self.lease_life);
         put.u8(self.handles.count);
         for handle in &self.handles.handles[..self.handles.count.into()] {
             put.handle(handle);
@@ -206,23 +214,25 @@ impl<'a> RequestHeader<'a> {
 }
 
 impl ReplyHeader {
-    /// The length of the header on the wire in bytes.
-    pub const ENCODED_LEN: usize = 16;
+    /// The length on the wire in bytes of a header without leases.
+    pub const LEAST_LEN: usize = 17;
 
     pub(crate) fn read(get: &mut FrameReader<'_>) -> Result<ReplyHeader, FrameError> {
         Ok(ReplyHeader {
             verifier: get.u64("verifier")?,
             commit_watermark: get.u64("commit_watermark")?,
+            leases: LeaseGrants::read(get)?,
         })
     }
 
     pub(crate) fn write(self, put: &mut FrameWriter<'_>) {
         put.u64(self.verifier);
         put.u64(self.commit_watermark);
+        self.leases.write(put);
     }
 }
 
-/// The reply to a read whose `count` bytes of payload the caller sends after it.
+/// The reply to a read whose `count` bytes of payload the caller sends after it. It grants no leases.
 #[inline]
 pub fn read_reply_header(tag: Tag, header: ReplyHeader, count: u32) -> [u8; READ_REPLY_HEADER_LEN] {
     let mut bytes = [0; READ_REPLY_HEADER_LEN];
@@ -231,7 +241,7 @@ pub fn read_reply_header(tag: Tag, header: ReplyHeader, count: u32) -> [u8; READ
     bytes[5..7].copy_from_slice(&tag.0.to_le_bytes());
     bytes[7..15].copy_from_slice(&header.verifier.to_le_bytes());
     bytes[15..23].copy_from_slice(&header.commit_watermark.to_le_bytes());
-    bytes[23..].copy_from_slice(&count.to_le_bytes());
+    bytes[24..].copy_from_slice(&count.to_le_bytes());
     bytes
 }
 

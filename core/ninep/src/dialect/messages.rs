@@ -135,6 +135,20 @@ messages! {
         fid: Fid = fid, "The open file that is written.";
         oldtag: Tag = tag, "The write's tag.";
     }
+    /// Joins the holders of leases, or has their term begin again: answered at once.
+    242 Renew {
+        life: u32 = u32, "The client's life as a holder, from 1: one more each time it lost its leases.";
+        what: u8 = u8, "RENEW_TERM, RENEW_JOIN or RENEW_LEAVE.";
+    }
+    /// Answers a recall.
+    244 Return {
+        access: u64 = u64, "The number of the access that waits.";
+        done: u8 = u8, "1: what was recalled is not used any more; 0: it is worked on.";
+    }
+    /// Gives leases back that were not recalled.
+    246 GiveBack {
+        data: &'a [u8] = data, "Whole items, for `ReturnedLeases`.";
+    }
 }
 
 messages! {
@@ -224,4 +238,13 @@ messages! {
     239 Info {
         data: &'a [u8] = data, "The text, UTF-8.";
     }
+    /// Whether the term has begun again.
+    243 Renew {
+        outcome: u8 = u8, "RENEW_DONE, RENEW_OVER or RENEW_REFUSED.";
+        term: u64 = u64, "The term from when the request was sent, in nanoseconds.";
+    }
+    /// The access goes on, if it waits for nothing else.
+    245 Return
+    /// The leases are free.
+    247 GiveBack
 }

@@ -1,4 +1,4 @@
-//! The dialect `9P2000.L.sluice.2`: the messages of mount and proxy beyond 9P2000.L.
+//! The dialect `9P2000.L.sluice.3`: the messages of mount and proxy beyond 9P2000.L.
 //!
 //! ```text
 //!   size type tag │ identity slot sequence handles │ body of a base or an extension message
@@ -17,6 +17,7 @@ mod codec;
 mod entries;
 mod groups;
 mod header;
+mod leases;
 mod messages;
 
 pub use codec::{AnyReply, AnyRequest, decode_reply, decode_request, encode_reply, encode_request};
@@ -26,10 +27,11 @@ pub use header::{
     HandleList, HandlePlaces, READ_REPLY_HEADER_LEN, ReplyHeader, RequestHeader, handle_fid,
     handle_index, read_reply_header,
 };
+pub use leases::{LeaseGrant, LeaseGrants, ReturnedLease, ReturnedLeases};
 pub use messages::{ExtReply, ExtRequest};
 
 /// What Tversion offers and answers for this dialect.
-pub const VERSION: &[u8] = b"9P2000.L.sluice.2";
+pub const VERSION: &[u8] = b"9P2000.L.sluice.3";
 /// The slot of a message that may be executed again without harm.
 pub const NOSLOT: u16 = u16::MAX;
 /// The identity number of messages that are about the session itself.
@@ -51,6 +53,19 @@ pub const WRITE_KILL_PRIV: u32 = 1;
 /// Flag of a write to a fid: the header's identity waits for it, and it goes in that identity's
 /// lane.
 pub const WRITE_DONATED: u32 = 2;
+
+/// `what` of a Renew: the term begins again.
+pub const RENEW_TERM: u8 = 0;
+/// `what` of a Renew: the client joins with a life in which it has no leases.
+pub const RENEW_JOIN: u8 = 1;
+/// `what` of a Renew: the client has dropped its leases and leaves.
+pub const RENEW_LEAVE: u8 = 2;
+/// `outcome` of a Renew: done.
+pub const RENEW_DONE: u8 = 0;
+/// `outcome` of a Renew: this life is over; the client joins with its next one.
+pub const RENEW_OVER: u8 = 1;
+/// `outcome` of a Renew: the server grants no leases now; the client asks again after a term.
+pub const RENEW_REFUSED: u8 = 2;
 
 /// The dialect in the reply to a client's offer; `None` if the offer is different.
 pub fn answer_version(offered: &[u8]) -> Option<&'static [u8]> {

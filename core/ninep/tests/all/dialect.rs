@@ -3,9 +3,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use sluice_ninep::dialect::{
-    AnyReply, AnyRequest, ExtReply, ExtRequest, HandleList, HandlePlaces, ListEntries, ReplyHeader,
-    RequestHeader, SessionEvents, answer_version, decode_reply, decode_request, encode_reply,
-    encode_request, handle_fid, read_reply_header,
+    AnyReply, AnyRequest, ExtReply, ExtRequest, HandleList, HandlePlaces, LeaseGrant, LeaseGrants,
+    ListEntries, ReplyHeader, RequestHeader, SessionEvents, answer_version, decode_reply,
+    decode_request, encode_reply, encode_request, handle_fid, read_reply_header,
 };
 use sluice_ninep::{FrameError, Reply, Request, Tag};
 
@@ -40,13 +40,22 @@ fn frames(values: &Values) -> Vec<Vec<u8>> {
     let names = handle.chunks(9).map(|name| (&b"dir"[..], name));
     let names = names.filter(|(_, name)| !name.contains(&0) && !name.contains(&b'/'));
     let names = HandlePlaces::pack(names, &mut space);
-    let (identity, reply_slot, sequence, remote_ops) = (values.word, 3, 9, 5);
-    let header = RequestHeader { identity, reply_slot, sequence, remote_ops, handles, names };
+    let header = RequestHeader {
+        identity: values.word,
+        reply_slot: 3,
+        sequence: 9,
+        remote_ops: 5,
+        lease_life: !values.word,
+        handles,
+        names,
+    };
     requests(values, |own| frames.push(request(Tag(5), &header, &own.into())));
     crate::samples::requests(values, |tag, plain| {
         frames.push(request(tag, &header, &plain.into()))
     });
-    let header = ReplyHeader { verifier: values.long, commit_watermark: !values.long };
+    let found = LeaseGrant { kinds: values.word as u8, number: values.long };
+    let leases = LeaseGrants { found, ..LeaseGrants::NONE };
+    let header = ReplyHeader { verifier: values.long, commit_watermark: !values.long, leases };
     replies(values, |own| frames.push(reply(Tag(5), header, &own.into())));
     crate::samples::replies(values, |tag, plain| frames.push(reply(tag, header, &plain.into())));
     frames
@@ -68,13 +77,21 @@ fn a_request_has_its_header_between_tag_and_body() {
     let handles = HandleList::one(b"\x01\x02\x03");
     let mut space = Vec::new();
     let names = HandlePlaces::pack([(&b"d"[..], &b"it"[..])], &mut space);
-    let (identity, reply_slot, sequence, remote_ops) = (7, 2, 0x0102, 0x03);
-    let header = RequestHeader { identity, reply_slot, sequence, remote_ops, handles, names };
+    let header = RequestHeader {
+        identity: 7,
+        reply_slot: 2,
+        sequence: 0x0102,
+        remote_ops: 3,
+        lease_life: 4,
+        handles,
+        names,
+    };
     let getattr = Request::Getattr { fid: handle_fid(0), mask: 0x7ff };
     #[rustfmt::skip]
     let bytes = [
-        47, 0, 0, 0, 24, 5, 0, // size, type, tag
+        51, 0, 0, 0, 24, 5, 0, // size, type, tag
         7, 0, 0, 0, 2, 0, 2, 1, 0, 0, 3, 0, 0, 0, // identity, reply slot, sequence, remote_ops
+        4, 0, 0, 0, // lease_life
         1, 3, 0, 1, 2, 3, // one handle
         1, 1, 0, b'd', 2, 0, b'i', b't', // one name: a directory's handle, a name
         0xf0, 0xff, 0xff, 0xff, 0xff, 7, 0, 0, 0, 0, 0, 0, // the handle's fid, mask
@@ -88,12 +105,17 @@ fn a_request_has_its_header_between_tag_and_body() {
 
 #[test]
 fn a_reply_has_verifier_and_commit_number_before_its_body() {
-    let header = ReplyHeader { verifier: 0x0807_0605_0403_0201, commit_watermark: 9 };
+    let header = ReplyHeader {
+        verifier: 0x0807_0605_0403_0201,
+        commit_watermark: 9,
+        ..ReplyHeader::default()
+    };
     let write = ExtReply::Write { count: 4096, number: 10 };
     #[rustfmt::skip]
     let bytes = [
-        35, 0, 0, 0, 217, 5, 0,
-        1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0,
+        36, 0, 0, 0, 217, 5, 0,
+        1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0, // verifier, commit_watermark
+        0, // no leases
         0, 16, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0,
     ];
     assert_eq!(reply(Tag(5), header, &write.into()), bytes);
@@ -101,12 +123,23 @@ fn a_reply_has_verifier_and_commit_number_before_its_body() {
     read.extend_from_slice(b"data");
     let data = AnyReply::Base(Reply::Read { data: b"data" });
     assert_eq!(decode_reply(&read), Ok((Tag(6), header, data)));
+    let leases = LeaseGrants {
+        named: LeaseGrant { kinds: 1, number: 0x0102 },
+        found: LeaseGrant { kinds: 2, number: 3 },
+    };
+    let granted = reply(Tag(5), ReplyHeader { leases, ..header }, &ExtReply::Ping.into());
+    #[rustfmt::skip]
+    assert_eq!(granted[23..], [2, 1, 2, 1, 0, 0, 0, 0, 0, 0, 2, 3, 0, 0, 0, 0, 0, 0, 0]);
+    let mut empty = reply(Tag(5), header, &ExtReply::Ping.into());
+    empty[23] = 3;
+    let three = FrameError::BadValue { tag: Tag(5), field: "leases", value: 3 };
+    assert_eq!(decode_reply(&empty), Err(three), "a reply is about two files at most");
 }
 
 #[test]
 fn only_this_dialect_is_answered() {
-    assert_eq!(answer_version(b"9P2000.L.sluice.2"), Some(&b"9P2000.L.sluice.2"[..]));
-    for offered in [&b"9P2000.L"[..], b"9P2000.L.sluice.1", b"9P2000.L.sluice.20", b""] {
+    assert_eq!(answer_version(b"9P2000.L.sluice.3"), Some(&b"9P2000.L.sluice.3"[..]));
+    for offered in [&b"9P2000.L"[..], b"9P2000.L.sluice.2", b"9P2000.L.sluice.30", b""] {
         assert_eq!(answer_version(offered), None);
     }
 }
@@ -115,11 +148,11 @@ fn only_this_dialect_is_answered() {
 fn lists_beyond_their_bounds_are_refused_before_they_are_read() {
     let ping = request(Tag(1), &RequestHeader::SESSION, &ExtRequest::Ping.into());
     let mut handles = ping.clone();
-    handles[21] = 3;
+    handles[25] = 3;
     let three = FrameError::BadValue { tag: Tag(1), field: "handles", value: 3 };
     assert_eq!(decode_request(&handles), Err(three));
     let mut names = ping.clone();
-    names[22] = 33;
+    names[26] = 33;
     let more = FrameError::BadValue { tag: Tag(1), field: "names", value: 33 };
     assert_eq!(decode_request(&names), Err(more));
 
@@ -137,7 +170,7 @@ fn lists_beyond_their_bounds_are_refused_before_they_are_read() {
         proof: b"",
     };
     let mut groups = request(Tag(1), &RequestHeader::SESSION, &identity.into());
-    groups[35..37].copy_from_slice(&513u16.to_le_bytes());
+    groups[39..41].copy_from_slice(&513u16.to_le_bytes());
     let many = FrameError::TooMany { tag: Tag(1), field: "groups", count: 513, limit: 512 };
     assert_eq!(decode_request(&groups), Err(many));
 }
@@ -174,7 +207,7 @@ proptest! {
         prop_assert_eq!(&types[..], &REQUEST_TYPES[..]);
         types.clear();
         replies(&values, |own| {
-            let header = ReplyHeader { verifier: values.long, commit_watermark: 3 };
+            let header = ReplyHeader { verifier: values.long, ..ReplyHeader::default() };
             let frame = reply(Tag(5), header, &own.into());
             assert_eq!(decode_reply(&frame), Ok((Tag(5), header, AnyReply::Ext(own))));
             types.push(frame[4]);

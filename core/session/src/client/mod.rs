@@ -25,7 +25,7 @@ pub use call_queues::{CallNeeds, CallQueues, ChannelRoom, QueuedCall};
 pub use call_table::{CallId, CallTable, Lost};
 pub use channel::{
     ChannelCall, ChannelControl, ChannelError, ChannelEvent, ChannelPhase, ChannelStats,
-    ClientChannel, FrameSink, IdentityWindow, Interrupted, TAGS, TICK,
+    ClientChannel, FrameSink, IdentityWindow, Interrupted, RenewReply, TAGS, TICK,
 };
 pub use failover::{FailBack, FailBackStep, LockReclaim, Outage, ReconnectPause, SessionLife};
 pub use in_doubt::{InDoubt, InDoubtFacts, InDoubtOutcome, InDoubtReader};

@@ -183,6 +183,8 @@ impl<W, H> fmt::Debug for UncommittedWrites<W, H> {
 
 #[cfg(test)]
 mod tests {
+    use ninep::dialect::LeaseGrants;
+
     use super::*;
 
     type Kept = UncommittedWrites<&'static str, u32>;
@@ -201,7 +203,8 @@ mod tests {
     }
 
     fn header(kept: &mut Kept, epoch: u64, verifier: u64, commit_watermark: u64) -> Change {
-        kept.handle_header(epoch, ReplyHeader { verifier, commit_watermark }).unwrap()
+        let leases = LeaseGrants::NONE;
+        kept.handle_header(epoch, ReplyHeader { verifier, commit_watermark, leases }).unwrap()
     }
 
     fn keys(kept: &Kept) -> Vec<(u64, u64)> {
@@ -245,7 +248,7 @@ mod tests {
         assert_eq!(kept.kept().next(), Some(&"before"));
         assert!(kept.insert(2, 1, "after"), "what is older is to be committed");
         assert!(!kept.insert(2, 2, "after"), "that is in flight");
-        let late = ReplyHeader { verifier: 10, commit_watermark: 5 };
+        let late = ReplyHeader { verifier: 10, commit_watermark: 5, ..ReplyHeader::default() };
         assert_eq!(kept.handle_header(1, late), None, "a late reply says nothing of now");
         assert_eq!(keys(&kept), [(1, 5), (2, 1), (2, 2)]);
         // The commit's own reply says what it committed.

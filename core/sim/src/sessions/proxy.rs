@@ -226,8 +226,11 @@ impl SessionProxy {
         if let (Some(SessionBug::CommitsEarly), Some((file, _))) = (self.bug, call.op.written()) {
             session.commits.durable(file.into(), number);
         }
-        let header =
-            ReplyHeader { verifier: self.verifier, commit_watermark: session.commits.committed() };
+        let header = ReplyHeader {
+            verifier: self.verifier,
+            commit_watermark: session.commits.committed(),
+            ..ReplyHeader::default()
+        };
         let reply = SimReply { tag: call.tag, header, call: call.call, outcome, number }.encode();
         match (call.key, self.bug) {
             (Some(key), Some(SessionBug::ForgetsReplies)) => session.channels.abandon(channel, key),
@@ -324,6 +327,7 @@ impl SessionProxy {
                 let header = ReplyHeader {
                     verifier: self.verifier,
                     commit_watermark: session.commits.committed(),
+                    ..ReplyHeader::default()
                 };
                 let knows = session.channels.is_resumed();
                 let resumed = if self.resumes_unconfirmed { pending.resumed } else { knows };

@@ -109,7 +109,11 @@ impl SimReply {
         };
         SimReply {
             tag: Tag(u16::from_le_bytes([frame[5], frame[6]])),
-            header: ReplyHeader { verifier: word(0), commit_watermark: word(1) },
+            header: ReplyHeader {
+                verifier: word(0),
+                commit_watermark: word(1),
+                ..ReplyHeader::default()
+            },
             call: word(2) as usize,
             outcome: if word(3) == 1 { SimOutcome::Done } else { SimOutcome::Refused },
             number: word(4),

@@ -1,14 +1,16 @@
 //! One of each of the dialect's own messages.
 
 use sluice_ninep::Tag;
-use sluice_ninep::dialect::{ExtReply, ExtRequest, GroupList, ListEntry, SessionEvent};
+use sluice_ninep::dialect::{
+    ExtReply, ExtRequest, GroupList, LeaseGrant, ListEntry, ReturnedLease, SessionEvent,
+};
 
 use super::Values;
 
 /// The types of the dialect's requests, in the order of [`requests`].
-pub(crate) const REQUEST_TYPES: [u8; 21] = [
+pub(crate) const REQUEST_TYPES: [u8; 24] = [
     200, 202, 204, 206, 208, 210, 212, 214, 216, 218, 220, 222, 224, 226, 228, 230, 232, 234, 236,
-    238, 240,
+    238, 240, 242, 244, 246,
 ];
 
 /// Gives one of each of the dialect's requests to `each`.
@@ -41,6 +43,11 @@ pub(crate) fn requests(values: &Values, mut each: impl FnMut(ExtRequest<'_>)) {
     each(ExtRequest::Commit { fid });
     each(ExtRequest::Info { what: values.word as u8, count: word });
     each(ExtRequest::Donate { fid, oldtag: Tag(short) });
+    each(ExtRequest::Renew { life: word, what: word as u8 });
+    each(ExtRequest::Return { access: long, done: word as u8 });
+    let (mut returned, grant) = (Vec::new(), LeaseGrant { kinds: word as u8, number: !long });
+    ReturnedLease { file: long, grant }.encode(&mut returned);
+    each(ExtRequest::GiveBack { data: &returned });
 }
 
 /// Gives one of each of the dialect's replies to `each`, in the same order.
@@ -70,17 +77,23 @@ pub(crate) fn replies(values: &Values, mut each: impl FnMut(ExtReply<'_>)) {
     each(ExtReply::Ping);
     let mut events = Vec::new();
     SessionEvent::Window { identity: word, requests: !word, bytes: long }.encode(&mut events);
+    SessionEvent::Recall { access: long, file: !long, kinds: 3, name: data }.encode(&mut events);
     each(ExtReply::Events { data: &events });
     each(ExtReply::Commit);
     each(ExtReply::Info { data });
     each(ExtReply::Donate);
+    each(ExtReply::Renew { outcome: word as u8, term: long });
+    each(ExtReply::Return);
+    each(ExtReply::GiveBack);
 }
 
 fn list(values: &Values, handle: &[u8]) -> Vec<u8> {
     let mut data = Vec::new();
     let file = Some((handle, values.attributes()));
-    for (name, file) in [(&b".."[..], None), (&values.name, file)] {
-        ListEntry { offset: values.long, kind: 4, name, file }.encode(&mut data);
+    let none = LeaseGrant::NONE;
+    let lease = LeaseGrant { kinds: values.word as u8, number: values.long };
+    for (name, file, lease) in [(&b".."[..], None, none), (&values.name, file, lease)] {
+        ListEntry { offset: values.long, kind: 4, name, file, lease }.encode(&mut data);
     }
     data
 }

@@ -25,7 +25,7 @@ use model::{Nanos, Time};
 use ninep::{Fid, Tag};
 
 pub use interrupts::Interrupted;
-pub use replies::{ChannelEvent, IdentityWindow};
+pub use replies::{ChannelEvent, IdentityWindow, RenewReply};
 
 use super::call_queues::{CallQueues, ChannelRoom, QueuedCall};
 use super::call_table::{CallId, CallTable};
@@ -66,6 +66,24 @@ pub enum ChannelControl<I> {
     Ping(Time),
     /// Waits for events of the session.
     Events,
+    /// Joins the holders of leases, or renews: with the time from when the term counts.
+    Renew {
+        /// The life as a holder, from 1.
+        life: u32,
+        /// `RENEW_TERM`, `RENEW_JOIN` or `RENEW_LEAVE`.
+        what: u8,
+        /// When it was given to the channel.
+        sent: Time,
+    },
+    /// Answers a recall of leases.
+    Return {
+        /// The number of the access that waits.
+        access: u64,
+        /// Whether what was recalled is not used any more.
+        done: bool,
+    },
+    /// Gives leases back: encoded items.
+    GiveBack(Vec<u8>),
 }
 
 /// One connection of the session.

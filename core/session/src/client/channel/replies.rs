@@ -1,6 +1,6 @@
 //! Replies: each ends a call or a message of the channel, or is an error of the proxy's.
 
-use ninep::dialect::{AnyReply, ExtReply};
+use ninep::dialect::{AnyReply, ExtReply, RENEW_REFUSED};
 use ninep::{Reply, Tag};
 
 use super::{ChannelCall, ChannelControl, ChannelError, ClientChannel, InFlight};
@@ -28,6 +28,23 @@ pub enum ChannelEvent<'a, C: ChannelCall> {
     },
     /// Encoded events of the session, in one message.
     Events(&'a [u8]),
+    /// A message to join or to renew was answered.
+    Renewed(RenewReply),
+}
+
+/// The answer to a message to join the holders of leases, or to renew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RenewReply {
+    /// The life that the message named.
+    pub life: u32,
+    /// What the message asked for.
+    pub what: u8,
+    /// When the message was given to the channel.
+    pub sent: Time,
+    /// `RENEW_DONE`, `RENEW_OVER` or `RENEW_REFUSED`; an error counts as refused.
+    pub outcome: u8,
+    /// The term in nanoseconds.
+    pub term: u64,
 }
 
 /// What an identity may have in flight in each direction of each channel.
@@ -108,9 +125,20 @@ impl<C: ChannelCall> ClientChannel<C> {
                 self.renewed = self.renewed.max(at);
                 Ok(ChannelEvent::Unchanged)
             }
+            (ChannelControl::Renew { life, what, sent }, answer) => {
+                let (outcome, term) = match answer {
+                    Ok(AnyReply::Ext(ExtReply::Renew { outcome, term })) => (outcome, term),
+                    _ => (RENEW_REFUSED, 0),
+                };
+                Ok(ChannelEvent::Renewed(RenewReply { life, what, sent, outcome, term }))
+            }
             // A proxy that does not know Tdonate leaves the writes in the writer's queue.
             (
-                ChannelControl::Donate(..) | ChannelControl::Events | ChannelControl::Retire(_),
+                ChannelControl::Donate(..)
+                | ChannelControl::Events
+                | ChannelControl::Retire(_)
+                | ChannelControl::Return { .. }
+                | ChannelControl::GiveBack(_),
                 _,
             ) => Ok(ChannelEvent::Unchanged),
         }

@@ -9,6 +9,8 @@ use ninep::Reply;
 use ninep::dialect::{AnyReply, ExtReply, NOSLOT};
 use std::rc::Rc;
 
+mod renewals;
+
 type Told = (u32, Result<(), u32>);
 
 /// A sent message: its id, and what it is.
@@ -50,7 +52,11 @@ impl FrameSink<TestCall> for Vec<Sent> {
             ChannelControl::Flush(tag) => SentKind::Flush(*tag),
             ChannelControl::Donate(tag, _, donor) => SentKind::Donate(*tag, donor.number),
             ChannelControl::Ping(_) => SentKind::Ping,
-            ChannelControl::Retire(_) | ChannelControl::Events => SentKind::Other,
+            ChannelControl::Retire(_)
+            | ChannelControl::Events
+            | ChannelControl::Renew { .. }
+            | ChannelControl::Return { .. }
+            | ChannelControl::GiveBack(_) => SentKind::Other,
         };
         self.push(Sent { id, what });
     }
