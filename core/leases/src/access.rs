@@ -44,6 +44,16 @@ impl LeaseKinds {
     /// To change data and attributes alone, and to tell it later.
     pub const WRITE: LeaseKinds = LeaseKinds(8);
 
+    /// The kinds as bits, in messages.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// The kinds of these bits; unknown ones are left out.
+    pub const fn from_bits(bits: u8) -> LeaseKinds {
+        LeaseKinds(bits & EVERY.0)
+    }
+
     /// The kinds of both sets.
     pub const fn and(self, other: LeaseKinds) -> LeaseKinds {
         LeaseKinds(self.0 | other.0)

@@ -74,6 +74,11 @@ impl HeldLeases {
         }
     }
 
+    /// The term that the proxy said it has; to be set before the answer that says so is counted.
+    pub fn set_term(&mut self, term: Nanos) {
+        self.terms.term = term;
+    }
+
     /// When the next renewal is due; none before it has joined.
     pub fn next_renewal(&self) -> Option<Time> {
         self.renewed.map(|sent| sent + self.terms.renew_after())
@@ -209,9 +214,13 @@ impl HeldLeases {
     fn outdate(&mut self, object: ObjectId, kinds: LeaseKinds) {
         if let Some(last) = self.under_way.last() {
             let marks = self.outdated.entry(object).or_default();
-            match marks.iter_mut().find(|(of, _)| of == last) {
-                Some((_, of)) => *of = of.and(kinds),
-                None => marks.push((*last, kinds)),
+            // A later mark of the same kinds says all that an earlier one does.
+            marks.retain(|(_, earlier)| !kinds.contains(*earlier));
+            marks.push((*last, kinds));
+            if self.outdated.len() > OUTDATED_MAX {
+                // A request is under way for long: what it and those beside it say is not kept.
+                self.under_way.clear();
+                self.outdated.clear();
             }
         }
     }
@@ -236,6 +245,9 @@ impl HeldLeases {
         self.by_use.insert((held.used, object));
     }
 }
+
+/// Objects of which it is known which requests say what is older.
+const OUTDATED_MAX: usize = 65_536;
 
 #[cfg(test)]
 mod tests {
@@ -304,6 +316,25 @@ mod tests {
         assert_eq!(held.recalled(FILE, LeaseKinds::NAMES, true), LeaseKinds::NAMES);
         assert!(held.believes(FILE, LeaseKinds::NAMES, at(1)).is_some());
         assert_eq!(held.granted(lookup, FILE, LeaseKinds::NONE, 0), LeaseKinds::NONE);
+    }
+
+    #[test]
+    fn request_that_is_under_way_for_ever_costs_bounded_memory_and_is_not_kept() {
+        let mut held = joined();
+        let slow = held.begin_request();
+        for number in 0..1_000 {
+            let other = held.begin_request();
+            held.recalled(FILE, if number % 2 == 0 { READ } else { LeaseKinds::NAMES }, false);
+            held.end_request(other);
+        }
+        assert_eq!(held.outdated[&FILE].len(), 2, "one mark for each kind");
+        assert_eq!(held.granted(slow, FILE, READ, 1), LeaseKinds::NONE);
+        assert_eq!(held.granted(slow, OTHER, READ, 1), READ);
+        for number in 0..=OUTDATED_MAX as u64 {
+            held.changed(ObjectId([number, 9]), READ);
+        }
+        assert!(held.outdated.is_empty());
+        assert_eq!(held.granted(slow, ObjectId([3, 9]), READ, 1), LeaseKinds::NONE);
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub struct LeaseTable {
     /// Accesses that are not known to be ready.
     waiting: BTreeSet<AccessId>,
     recalls: Vec<LeaseRecall>,
+    /// How often a holder was expelled.
+    expelled: u64,
     /// The last number of a grant, a holder's life or an access.
     last_number: u64,
     /// Where the search for grants without a holder goes on.
@@ -139,6 +141,7 @@ impl LeaseTable {
             by_object: BTreeSet::new(),
             waiting: BTreeSet::new(),
             recalls: Vec::new(),
+            expelled: 0,
             last_number: 0,
             swept: None,
         }
@@ -316,6 +319,7 @@ impl LeaseTable {
                 && known.phase == HolderPhase::Joined
             {
                 known.phase = HolderPhase::Expelled;
+                self.expelled += 1;
             }
         }
         let is_ready = waits.is_empty();
@@ -380,6 +384,26 @@ impl LeaseTable {
     /// Takes what is to be sent to holders.
     pub fn take_recalls(&mut self) -> Vec<LeaseRecall> {
         std::mem::take(&mut self.recalls)
+    }
+
+    /// What a holder has not returned yet that an access waits for, to be sent once more. The kinds are all
+    /// that the access breaks.
+    pub fn recall_of(&self, id: AccessId, holder: HolderId) -> Option<LeaseRecall> {
+        let OpenAccess { object, access, waits, .. } = self.accesses.get(&id)?;
+        let known = self.holders.get(&holder)?;
+        let waits = waits.iter().any(|wait| wait.holder == holder && wait.first == known.first);
+        let (kinds, name) = (access.breaks(), access.name());
+        waits.then_some(LeaseRecall { holder, access: id, object: *object, kinds, name })
+    }
+
+    /// All that may believe something, also those of before a restart.
+    pub fn holders(&self) -> impl Iterator<Item = HolderId> {
+        self.holders.keys().copied()
+    }
+
+    /// How often a holder was expelled since the table was made.
+    pub fn expelled(&self) -> u64 {
+        self.expelled
     }
 
     /// Returns the number of leases, with those of holders that are gone and not found yet.

@@ -119,6 +119,20 @@ metrics! {
         LINK_CALLS = "sluice_proxy_controller_calls_total", Counter, Count, ["outcome"];
         /// 1 while another proxy reports under the same name.
         LINK_DUPLICATE = "sluice_proxy_controller_duplicate", Gauge, Count, [];
+        /// Leases that mounts hold, with those of mounts that are gone and not forgotten yet.
+        LEASES = "sluice_proxy_leases", Gauge, Count, [];
+        /// Mounts that may hold leases.
+        LEASE_HOLDERS = "sluice_proxy_lease_holders", Gauge, Count, [];
+        /// Leases that were recalled for a change of another client.
+        LEASE_RECALLS = "sluice_proxy_lease_recalls_total", Counter, Count, [];
+        /// Recalls that the mount has answered. The others ended with the mount's term.
+        LEASE_RETURNS = "sluice_proxy_lease_returns_total", Counter, Count, [];
+        /// How often a mount did not answer a recall within `lease_recall_limit`.
+        LEASE_EXPELLED = "sluice_proxy_lease_expelled_total", Counter, Count, [];
+        /// The longest time from a recall to its answer since the start of the proxy.
+        LEASE_RECALL_MAX = "sluice_proxy_lease_recall_max_seconds", Gauge, Seconds, [];
+        /// Requests that wait until leases are returned. They hold no slot.
+        LEASE_WAITING = "sluice_proxy_lease_waiting_requests", Gauge, Count, [];
         /// Requests answered, including attaches and refused requests.
         REQUESTS = "sluice_proxy_requests_total", Counter, Count, [];
         /// Requests answered with an error. Many are harmless, such as a name that does not exist.
@@ -229,6 +243,15 @@ metrics! {
         MOUNT_NODES = "sluice_mount_known_files", Gauge, Count, [];
         /// Bytes written through the page cache that no proxy has confirmed yet.
         MOUNT_BEHIND = "sluice_mount_write_behind_bytes", Gauge, Bytes, [];
+        /// Files and directories of which the mount holds leases.
+        MOUNT_LEASES = "sluice_mount_leases", Gauge, Count, [];
+        /// Recalls of leases that came from the proxy.
+        MOUNT_RECALLS = "sluice_mount_lease_recalls_total", Counter, Count, [];
+        /// Longest time from a recall to its answer since the mount began.
+        MOUNT_RECALL_MAX = "sluice_mount_lease_recall_max_seconds", Gauge, Seconds, [];
+        /// Requests that were answered under leases, without a message to the proxy; `call` is
+        /// `lookup`, `getattr`, `list` or `open`.
+        MOUNT_LOCAL = "sluice_mount_local_replies_total", Counter, Count, ["call"];
     }
     "Controllers": "Decisions and state of a controller. `GET /v1/proxies` lists the proxies. A \
                     proxy with several targets counts once at each." {

@@ -37,8 +37,19 @@ pub(crate) struct Export {
     pub(crate) project: Option<Project>,
     /// Of which files the project is known.
     pub(crate) projects: ProjectsKnown,
+    /// What leases mean for its requests.
+    pub(crate) leases: ExportLeases,
     /// The names of files that have several.
     pub(crate) links: Arc<HardLinkTable>,
+}
+
+/// What leases mean for the requests of an export.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ExportLeases {
+    /// Whether mounts get leases of its files.
+    pub(crate) grants: bool,
+    /// Whether its changes may need leases back: it, or an export that shares files with it, grants some.
+    pub(crate) recalls: bool,
 }
 
 /// A file or directory that a fid refers to.

@@ -23,6 +23,7 @@ use trace::Access;
 use crate::buffers::FrameBuffer;
 use crate::connection::ReplyTo;
 use crate::fids::{OpenFid, ProxyUser};
+use crate::leases::BegunAccesses;
 use crate::location::{NumberedRules, WantedFields};
 use crate::target::Target;
 use crate::times::{CallTimes, ServiceTimes};
@@ -74,6 +75,8 @@ pub(crate) struct PendingRequest {
     pub(crate) donor: Option<Box<Donor>>,
     /// Time before it was read, when the leader began to check the sockets.
     pub(crate) read_after: Time,
+    /// What it does to files, if that has begun and waited for leases.
+    pub(crate) begun: Option<Box<BegunAccesses>>,
 }
 
 /// The file of a request, in the form of its message.
@@ -315,6 +318,11 @@ impl RunningRequest {
             unreported: untold,
             access,
         }
+    }
+
+    /// Notes an end without execution, as it has to wait for leases: it is enqueued once more, and charged then.
+    pub(crate) fn postponed(&self) -> Completion {
+        Completion { unreported: false, access: None, ..self.dropped() }
     }
 
     /// Notes an end without execution: its duration says nothing about others.

@@ -143,6 +143,7 @@ impl Server {
             once: None,
             donor: None,
             read_after: looked,
+            begun: None,
         };
         if !session.has_room(expected) {
             let refused = RefusedRequest {
@@ -298,6 +299,10 @@ impl Server {
             self.trace_parked(&waiter);
             session.tally.cancelled += 1;
         }
+        for parked in self.leases.cancel(connection, None) {
+            leaving.operations.push(self.abandon_parked(parked));
+            session.tally.cancelled += 1;
+        }
         session.waits.clear();
         // A mount's session goes on, and its files with it.
         if let Protocol::Base(ended) = session.begin_plain() {
@@ -355,6 +360,10 @@ impl Server {
         let operation = request.and_then(|id| self.cancel(id));
         let waiter = if known { self.locks.cancel(&to.path.connection, old) } else { None };
         waiter.iter().for_each(|waiter| self.trace_parked(waiter));
+        let operation = operation.or_else(|| {
+            let parked = known.then(|| self.leases.cancel(&to.path.connection, Some(old)));
+            parked.into_iter().flatten().next().map(|parked| self.abandon_parked(parked))
+        });
         let waited = session.waits.iter().position(|tag| known && *tag == old);
         waited.map(|at| session.waits.swap_remove(at));
         let cancelled = operation.is_some() || waiter.is_some() || waited.is_some();

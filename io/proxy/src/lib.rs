@@ -30,6 +30,7 @@ mod hard_links;
 mod info;
 mod input;
 mod intake;
+mod leases;
 mod limits;
 mod listen;
 mod location;

@@ -24,6 +24,7 @@ use sched::{Dispatcher, SubjectId, Usage};
 
 use crate::bounds::SharedBound;
 use crate::gate::Gate;
+use crate::leases::LeaseFigures;
 use crate::server::Server;
 use crate::target::Target;
 use lines::{FIGURES, Lines, MetricSums};
@@ -116,6 +117,7 @@ impl Server {
         page.single(&names::THREADS_MAX, self.settings().threads_max.into());
         page.single(&names::DRAINING, self.is_draining().into());
         self.write_controller_client(page);
+        self.write_leases(page);
         page.single(&names::REQUESTS, tally.requests);
         page.single(&names::ERRORS, tally.errors);
         page.single(&names::CANCELLED, tally.cancelled);
@@ -146,6 +148,18 @@ impl Server {
         let mut family = page.family(&names::RECLAIMED);
         family.line(&["connections"], connections[1]);
         family.line(&["sessions"], sessions[1]);
+    }
+
+    fn write_leases(&self, page: &mut MetricsPage) {
+        let LeaseFigures { leases, holders, recalls, returned, expelled, waiting, recall_max } =
+            self.leases.figures();
+        page.single(&names::LEASES, leases);
+        page.single(&names::LEASE_HOLDERS, holders);
+        page.single(&names::LEASE_RECALLS, recalls);
+        page.single(&names::LEASE_RETURNS, returned);
+        page.single(&names::LEASE_EXPELLED, expelled);
+        page.single(&names::LEASE_RECALL_MAX, recall_max.get());
+        page.single(&names::LEASE_WAITING, waiting);
     }
 
     fn write_controller_client(&self, page: &mut MetricsPage) {

@@ -17,7 +17,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ninep::dialect::{self, AnyReply};
+use ninep::dialect::{self, AnyReply, LeaseGrants, ReplyHeader};
 use ninep::{Reply, Tag};
 use rustix::io::Errno;
 
@@ -159,6 +159,27 @@ impl ReplyBatch {
             (None, AnyReply::Base(reply)) => reply.encode(tag, &mut self.bytes),
             (None, AnyReply::Ext(_)) => unreachable!("only the dialect has its own requests"),
         }
+    }
+
+    /// Adds a reply that grants leases, in the dialect.
+    pub(crate) fn reply_granting<'r>(
+        &mut self,
+        tag: Tag,
+        leases: LeaseGrants,
+        reply: impl Into<AnyReply<'r>>,
+    ) {
+        match self.path.form.header() {
+            Some(header) => {
+                let header = ReplyHeader { leases, ..header };
+                dialect::encode_reply(tag, header, &reply.into(), &mut self.bytes);
+            }
+            None => self.reply(tag, reply),
+        }
+    }
+
+    /// Adds an error reply that grants leases, in the dialect.
+    pub(crate) fn error_granting(&mut self, tag: Tag, leases: LeaseGrants, error: &io::Error) {
+        self.reply_granting(tag, leases, Reply::Error { ecode: errno_of(error) });
     }
 
     /// Adds an error reply with the errno of `error`.

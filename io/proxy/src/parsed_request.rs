@@ -133,7 +133,10 @@ impl ParsedRequest {
             | ExtRequest::Ping
             | ExtRequest::Info { .. }
             | ExtRequest::Donate { .. }
-            | ExtRequest::Events => return None,
+            | ExtRequest::Events
+            | ExtRequest::Renew { .. }
+            | ExtRequest::Return { .. }
+            | ExtRequest::GiveBack { .. } => return None,
             ExtRequest::Commit { fid } => about(fid, OpKind::Fsync),
         })
     }

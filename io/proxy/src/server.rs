@@ -25,6 +25,7 @@ use crate::handles::{HandleKey, LoadedHandleKey};
 use crate::info::InfoQueue;
 use crate::input::IncomingMessage;
 use crate::intake::{DeferredClose, IntakeBatch};
+use crate::leases::ProxyLeases;
 use crate::limits::{self, DescriptorLimits};
 use crate::listen::NinepListener;
 use crate::locks::{Grace, LockTable};
@@ -53,6 +54,7 @@ pub struct Server {
     pub(crate) crew: ThreadPool,
     pub(crate) poll: OwnedFd,
     pub(crate) locks: LockTable,
+    pub(crate) leases: Arc<ProxyLeases>,
     pub(crate) users: Users,
     pub(crate) mounts: MountSessions,
     pub(crate) ended: EndedSessions,
@@ -85,6 +87,7 @@ pub struct Server {
     draining: AtomicBool,
     housekeeping: AtomicU64,
     lock_retry: AtomicU64,
+    lease_upkeep: AtomicU64,
     recorder: Option<TraceRecorder>,
     /// Held while a page is made.
     pub(crate) metrics: Mutex<ProxyMetrics>,
@@ -170,7 +173,7 @@ impl Server {
             gate.grant_nothing(SharePool::Limits);
         }
         let (exports, targets) =
-            setup::open_exports(&config, &gate, &key, limits.directories, &[], &[])?;
+            setup::open_exports(&config, &gate, &key, limits.directories, &[], &[], false)?;
         let mounts = MountSessions::new(clock).map_err(system("cannot read random numbers"))?;
         let recorder = match &config.trace {
             None => None,
@@ -183,12 +186,14 @@ impl Server {
             true => Grace::new(clock.now() + config.lock_grace),
             false => Grace::default(),
         };
+        let leases = setup::open_leases(&config, &exports, clock)?;
         let parallel = setup::threads(&config) > 1;
         let server = Arc::new(Server {
             clock,
             crew: ThreadPool::new(config.promote_after, config.threads_max as usize),
             poll,
             locks: LockTable::new(grace),
+            leases,
             users: Users::new(config.group_cache_time.to_duration()),
             mounts,
             ended: EndedSessions::default(),
@@ -216,6 +221,7 @@ impl Server {
             draining: AtomicBool::new(false),
             housekeeping: AtomicU64::new(0),
             lock_retry: AtomicU64::new(0),
+            lease_upkeep: AtomicU64::new(0),
             recorder,
             metrics: Mutex::default(),
             thread_number: AtomicU64::new(0),
@@ -260,6 +266,7 @@ impl Server {
             limits.directories,
             &old,
             &exported,
+            self.leases.is_open(),
         )?;
         // Nothing fails from here on.
         changes.into_iter().for_each(TargetChange::apply);
@@ -290,6 +297,7 @@ impl Server {
             !c.session.lock().expect("not poisoned").tags.is_empty() || c.unsent() > 0
         };
         self.refuse_lock_waiters();
+        self.drop_parked();
         self.end_waits();
         let drained = loop {
             if !self.connections().iter().any(busy) {
@@ -305,6 +313,7 @@ impl Server {
             let leaving = self.close(&connection, &"the proxy is shutting down");
             self.close_deferred(leaving, &Mutex::default());
         }
+        self.leases.close();
         self.crew.stop();
         self.teller.stop();
         self.poke();
@@ -433,10 +442,11 @@ impl Server {
         if self.locks.any_waiting() {
             until = until.min(Time::from_nanos(self.lock_retry.load(Ordering::Relaxed)));
         }
+        until = self.leases.next_deadline().map_or(until, |deadline| until.min(deadline));
         until = self.accepting.resume_time().map_or(until, |resumes| until.min(resumes));
         self.armed.store(until.as_nanos(), Ordering::SeqCst);
         let mut work = !self.resumed.lock().expect("not poisoned").is_empty();
-        work |= self.teller.has_replies() || self.ended.any();
+        work |= self.teller.has_replies() || self.ended.any() || self.leases.has_changes();
         let queue = self.gate.queue_state();
         work |= queue.work;
         until = queue.deadline.map_or(until, |deadline| until.min(deadline));
@@ -457,6 +467,15 @@ impl Server {
             self.lock_retry.store((now + LOCK_RETRY).as_nanos(), Ordering::Relaxed);
         }
         due
+    }
+
+    /// Whether the calling thread should write the record of holders again now.
+    pub(crate) fn lease_upkeep_is_due(&self, now: Time) -> bool {
+        if now.as_nanos() < self.lease_upkeep.load(Ordering::Relaxed) || !self.leases.is_open() {
+            return false;
+        }
+        self.lease_upkeep.store((now + HOUSEKEEPING).as_nanos(), Ordering::Relaxed);
+        self.leases.sweep()
     }
 
     /// Does what is due by the clock, in the awake leader.
@@ -489,7 +508,9 @@ impl Server {
         let queue = self.gate.queue_state();
         let is_due = queue.work || queue.deadline.is_some_and(|at| at.as_nanos() < armed);
         let locks = self.locks.any_waiting() && self.lock_retry.load(Ordering::Relaxed) < armed;
-        if locks || is_due {
+        let leases = self.leases.has_changes()
+            || self.leases.next_deadline().is_some_and(|at| at.as_nanos() < armed);
+        if locks || leases || is_due {
             self.poke();
         }
     }

@@ -20,13 +20,16 @@
 //! before a session's channels; a binding is never dropped while channels are locked.
 
 mod bind;
+mod events;
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
+use self::events::EventQueue;
 use bounds::{Holder, ReclaimPlace, Worth, reclaim};
+use leases::HolderId;
 use model::{Nanos, Time};
 use ninep::Tag;
 use ninep::dialect::ReplyHeader;
@@ -42,6 +45,7 @@ use crate::export::{Export, ExportNode};
 use crate::fids::{FidTable, OpenFid, ProxyUser};
 use crate::gate::ProxyClock;
 use crate::handle_paths::{ClientPaths, PathTable};
+use crate::leases::HolderKey;
 use crate::location::Location;
 use crate::plain::PlainSession;
 use crate::server::Server;
@@ -79,6 +83,10 @@ pub(crate) struct MountSession {
     committed: AtomicU64,
     verifier: Arc<AtomicU64>,
     clock: ProxyClock,
+    /// What it is recorded by as a holder of leases, and its number as one; 0: it has not joined.
+    lease_key: HolderKey,
+    lease_holder: AtomicU32,
+    pub(crate) events: EventQueue,
 }
 
 /// A Tsession that waits until the calls of its predecessor have ended.
@@ -188,7 +196,9 @@ impl MountSession {
         verifier: Arc<AtomicU64>,
         names: ClientPaths,
         clock: ProxyClock,
+        id: u128,
     ) -> MountSession {
+        let lease_key = lease_key(id, &owner, &export.name);
         MountSession {
             export,
             owner,
@@ -201,6 +211,9 @@ impl MountSession {
             committed: AtomicU64::new(0),
             verifier,
             clock,
+            lease_key,
+            lease_holder: AtomicU32::new(0),
+            events: EventQueue::default(),
         }
     }
 
@@ -208,7 +221,23 @@ impl MountSession {
         ReplyHeader {
             verifier: self.verifier.load(Ordering::Relaxed),
             commit_watermark: self.committed.load(Ordering::Relaxed),
+            ..ReplyHeader::default()
         }
+    }
+
+    /// What the session is recorded by as a holder of leases.
+    pub(crate) fn lease_key(&self) -> HolderKey {
+        self.lease_key
+    }
+
+    /// Its number as a holder of leases; none before it has joined.
+    pub(crate) fn lease_holder(&self) -> Option<HolderId> {
+        let number = self.lease_holder.load(Ordering::Relaxed);
+        (number > 0).then_some(HolderId(number))
+    }
+
+    pub(crate) fn set_lease_holder(&self, holder: HolderId) {
+        self.lease_holder.store(holder.0, Ordering::Relaxed);
     }
 
     /// Notes a message over a bound connection: from the first on, the session is resumed.
@@ -421,7 +450,7 @@ impl MountSessions {
         let begin = || {
             let (owner, names) = (owner.clone(), self.names.client());
             let verifier = self.verifier.clone();
-            Arc::new(MountSession::new(export, owner, verifier, names, self.clock))
+            Arc::new(MountSession::new(export, owner, verifier, names, self.clock, terms.id))
         };
         let entered = table.enter(terms.id, &owner, &name, most, reclaim, begin);
         let EnteredSession { session, ended, .. } = entered.map_err(refused)?;
@@ -445,6 +474,12 @@ impl MountSessions {
 
 fn owner(peer: &ConnectionPeer) -> SessionOwner {
     SessionOwner { uid: peer.uid, peer: peer.nid.clone() }
+}
+
+/// A hash of what a session is: it does not give the session's number away.
+fn lease_key(id: u128, owner: &SessionOwner, export: &str) -> HolderKey {
+    let text = format!("{id:032x} {:?} {} {export}", owner.uid, owner.peer);
+    blake3::hash(text.as_bytes()).as_bytes()[..16].try_into().expect("16 bytes")
 }
 
 fn refused(why: SessionRefusal) -> io::Error {

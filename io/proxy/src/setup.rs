@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use api::{PrivateFileError, ProjectsKnown};
@@ -13,12 +13,13 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::ReadWriteFlags;
 use sched::{CostMode, Costs};
 
-use crate::config::{self, ProxyConfig};
+use crate::config::{self, LeasePolicy, ProxyConfig};
 use crate::connection::ConnectionBounds;
 use crate::costs_file::CostsFile;
-use crate::export::{Export, ExportNode};
-use crate::gate::Gate;
+use crate::export::{Export, ExportLeases, ExportNode};
+use crate::gate::{Gate, ProxyClock};
 use crate::handles::{HandleKey, HandleTable, KeyError, LoadedHandleKey};
+use crate::leases::{ProxyLeases, RECORD_PATH, RecordError};
 use crate::rules::ActiveRules;
 use crate::server::ProxyStartError;
 use crate::target::Target;
@@ -81,6 +82,7 @@ pub(crate) fn open_exports(
     directories: usize,
     old: &[Arc<Target>],
     exported: &[Arc<Export>],
+    has_leases: bool,
 ) -> Result<(Exports, Vec<Arc<Target>>), ProxyStartError> {
     let layout = config.layout()?;
     let mut opened = Vec::new();
@@ -110,11 +112,27 @@ pub(crate) fn open_exports(
     let is_granted = config.controller.is_some();
     targets.extend(new.into_iter().map(|new| Arc::new(new.add_to(gate, is_granted))));
     let mut exports = Exports::default();
+    let granting = opened.iter().filter(|(export, ..)| export.leases == LeasePolicy::Read);
+    let granting: Vec<(PathBuf, u64)> =
+        granting.map(|(export, .., root)| (export.dir.clone(), root.dev)).collect();
     for (export, known, dir, open, root) in opened {
         let same =
             |before: &&Arc<Export>| *before.name == *export.name && before.root.same_file(&root);
         let target = targets.iter().find(|target| target.name == known.name);
         let known = exported.iter().find(same);
+        let leases = match known {
+            // What began under it may be under way, and sessions keep the export that they have.
+            Some(before) => before.leases,
+            None => ExportLeases {
+                grants: exported.is_empty() && export.leases == LeasePolicy::Read,
+                recalls: has_leases
+                    || granting.iter().any(|one| shares_files(one, (&export.dir, root.dev))),
+            },
+        };
+        if leases.grants != (export.leases == LeasePolicy::Read) {
+            let (export, leases) = (&export.name, export.leases);
+            tracing::warn!(export, "leases = \"{leases}\" needs a restart of the proxy");
+        }
         let made = Export {
             name: export.name.as_str().into(),
             dir: export.dir.clone(),
@@ -123,6 +141,7 @@ pub(crate) fn open_exports(
             target: target.expect("it is known or was made above").clone(),
             project: crate::sys::project(dir.as_fd()).ok(),
             projects: projects_known(&dir, &root),
+            leases,
             links: known.map_or_else(Arc::default, |before| before.links.clone()),
             open,
             handles: HandleTable::new(key, &export.name, dir, directories),
@@ -130,6 +149,39 @@ pub(crate) fn open_exports(
         exports.insert(export.name.clone(), Arc::new(made));
     }
     Ok((exports, targets))
+}
+
+/// Whether a file may be reached through both: by a hard link, if they are of one file system, or as one is
+/// in the other.
+fn shares_files(one: &(PathBuf, u64), other: (&Path, u64)) -> bool {
+    let (dir, dev) = other;
+    one.1 == dev || one.0.starts_with(dir) || dir.starts_with(&one.0)
+}
+
+/// The leases of a proxy that begins. Without a file for the record none is granted.
+pub(crate) fn open_leases(
+    config: &ProxyConfig,
+    exports: &Exports,
+    clock: ProxyClock,
+) -> Result<Arc<ProxyLeases>, ProxyStartError> {
+    let unusable = |error: RecordError| {
+        ProxyStartError::system("cannot use the record of leases")(io::Error::other(error))
+    };
+    let open = |path| ProxyLeases::open(config, path, clock);
+    if !exports.values().any(|export| export.leases.grants) {
+        return open(None).map(Arc::new).map_err(unusable);
+    }
+    let leases = match (
+        &config.lease_state,
+        open(Some(config.lease_state.as_deref().unwrap_or(Path::new(RECORD_PATH)))),
+    ) {
+        (None, Err(error @ (RecordError::System { .. } | RecordError::InUse(_)))) => {
+            tracing::warn!(%error, "cannot use {RECORD_PATH}; no lease is granted: set lease_state");
+            open(None)
+        }
+        (_, leases) => leases,
+    };
+    leases.map(Arc::new).map_err(unusable)
 }
 
 /// Of which files of an export the project is known.

@@ -124,6 +124,11 @@ impl Worker {
         let now = self.server.clock.now();
         self.busy_poll.record_wait(now.since(began));
         self.server.after_poll(&self.outbox, now);
+        if self.server.lease_upkeep_is_due(now) {
+            let call = self.begin_call();
+            self.server.leases.rewrite_record();
+            self.end_call(call);
+        }
         if self.server.lock_retry_is_due(now) {
             let call = self.begin_call();
             self.server.retry_locks(&self.outbox);
@@ -160,6 +165,7 @@ impl Worker {
         self.events = events;
         self.bind_next();
         self.close_ended_sessions();
+        self.server.resume_parked();
         self.server.answer_info(&self.outbox);
         while let Some(connection) = self.server.next_resumed() {
             // What it has sent was read in part, and that may be long ago.
@@ -221,6 +227,14 @@ impl Worker {
     /// A Tinfo, which waits in no queue either, is handed on.
     fn attach(&mut self, to: &ReplyTo, frame: &[u8], arrived: Time) {
         if self.server.submit_info(to, frame, &mut self.outbox.lock().expect("not poisoned")) {
+            return;
+        }
+        if let Some((session, life)) = self.server.joins(to, frame) {
+            let call = self.begin_call();
+            let (outcome, term) = self.server.leases.join(&session, life);
+            self.end_call(call);
+            let mut outbox = self.outbox.lock().expect("not poisoned");
+            outbox.batch(to).reply(to.tag, ExtReply::Renew { outcome, term });
             return;
         }
         let started = self.server.clock.now();
@@ -366,18 +380,25 @@ impl Worker {
     }
 
     /// Executes one operation; `None` if it goes on waiting. Returns whether to flush before more.
-    fn execute(&mut self, running: RunningRequest) -> (Option<Completion>, bool) {
+    fn execute(&mut self, mut running: RunningRequest) -> (Option<Completion>, bool) {
         let call = self.prepare_call(&running);
         // The clock is read again: the proxy may have been stopped after it was chosen.
         if !running.quick && running.operation.is_abandoned(self.server.clock.now()) {
             self.end_call(call);
             return (Some(self.drop_abandoned(running)), false);
         }
-        let flush = Cell::new(false);
+        let (flush, grants) = (Cell::new(false), Cell::default());
+        let begun = running.operation.begun.take();
         let (server, outbox) = (&*self.server, &*self.outbox);
-        let on = On { server, running: &running, outbox, flush: &flush };
-        let ending = operations::perform(on);
+        let on = On { server, running: &running, outbox, flush: &flush, grants: &grants };
+        let ending = operations::perform(on, begun);
         let served = match ending {
+            Ending::AwaitsLeases(begun) => {
+                self.end_call(call);
+                let finished = running.postponed();
+                self.server.park(running, begun, &self.outbox);
+                return (Some(finished), flush.get());
+            }
             Ending::Missed => {
                 self.end_call(call);
                 self.server.gate.miss(running);
@@ -393,6 +414,9 @@ impl Worker {
         // It may hold the last use of a file that was clunked: closing is part of the call.
         drop(running);
         self.end_call(call);
+        if self.server.leases.has_changes() {
+            self.server.poke_leader();
+        }
         (Some(finished), flush.get())
     }
 

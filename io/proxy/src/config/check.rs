@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use model::Bytes;
+use model::{Bytes, Nanos};
 use rules::Excerpt;
 use toml::de::{DeTable, DeValue};
 
@@ -71,6 +71,7 @@ impl ProxyConfig {
         self.check_node()?;
         self.check_network()?;
         self.check_counts()?;
+        self.check_leases()?;
         self.check_sizes()?;
         self.check_exports()?;
         self.check_targets()
@@ -125,10 +126,27 @@ impl ProxyConfig {
             ("tags_max", self.tags_max, 1, 65535),
             ("pipes_max", self.pipes_max, 0, 4096),
             ("window_requests", self.window_requests, 1, 65535),
+            ("leases_max", self.leases_max, 1, 100_000_000),
+            ("mount_leases_max", self.mount_leases_max, 1, 100_000_000),
         ];
         for (key, value, least, most) in bounds {
             if !(least..=most).contains(&value) {
                 let message = format!("{value} is not between {least} and {most}");
+                return Err(ConfigFault::new(key, message));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_leases(&self) -> Result<(), ConfigFault> {
+        let hour = Nanos::from_secs(3600);
+        let spans = [
+            ("lease_term", self.lease_term, Nanos::from_secs(1)),
+            ("lease_recall_limit", self.lease_recall_limit, Nanos::from_millis(1)),
+        ];
+        for (key, value, least) in spans {
+            if value < least || value > hour {
+                let message = format!("{value} is not between {least} and {hour}");
                 return Err(ConfigFault::new(key, message));
             }
         }

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::{ConfigError, ExportConfig, ProxyConfig, TargetConfig};
+use super::{ConfigError, ExportConfig, LeasePolicy, ProxyConfig, TargetConfig};
 
 /// The exports to serve and the targets that schedule them; every target has an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct ServedExport {
     pub dir: PathBuf,
     /// Whether the proxy refuses every change.
     pub readonly: bool,
+    /// What mounts may keep of it under leases.
+    pub leases: LeasePolicy,
     /// Its target: an index into [`Layout::targets`].
     pub target: usize,
 }
@@ -88,7 +90,8 @@ impl Targets {
             Some(index) => index,
             None => self.of_file_system(&dir, metadata.dev()).map_err(failed)?,
         };
-        Ok(ServedExport { name: export.name.clone(), dir, readonly: export.readonly, target })
+        let (name, readonly, leases) = (export.name.clone(), export.readonly, export.leases);
+        Ok(ServedExport { name, dir, readonly, leases, target })
     }
 
     fn named(&self, name: &str) -> Option<usize> {

@@ -29,8 +29,9 @@ pub use docs::markdown;
 pub use error::{ConfigError, ConfigLocation};
 pub use layout::{Layout, ServedExport};
 pub use values::{
-    ApiSocket, ConfiguredCosts, ControllerUnreachable, GroupsSource, Network, ParseApiSocketError,
-    ParseChoiceError, ParseNetworkError, ParsePercentageError, Percentage, Squash,
+    ApiSocket, ConfiguredCosts, ControllerUnreachable, GroupsSource, LeasePolicy, Network,
+    ParseApiSocketError, ParseChoiceError, ParseLeasePolicyError, ParseNetworkError,
+    ParsePercentageError, Percentage, Squash,
 };
 
 settings! {
@@ -197,6 +198,23 @@ settings! {
         /// grace period, and with `0s`, a reclaim is refused, since another client may have held
         /// the lock. SIGHUP does not change this value.
         pub lock_grace: Nanos = Nanos::from_secs(10), "span of time";
+        /// File in which the proxy records which mounts may hold leases, so that a restart of the
+        /// proxy waits for them. Used if an export has `leases = "read"`. The default is
+        /// `/var/lib/sluice/leases`; without a usable file there the proxy grants no lease and logs a
+        /// warning. With a path of your own that cannot be used, the proxy does not start. Each proxy
+        /// needs a file of its own. SIGHUP does not change this value, nor the next four.
+        pub lease_state: Option<PathBuf> = None, "path";
+        /// Maximum number of leases that the proxy has granted. At the limit, requests are answered
+        /// without a lease, and mounts ask again.
+        pub leases_max: u32 = 1_000_000, "count, 1 to 100000000";
+        /// Maximum number of leases of one mount.
+        pub mount_leases_max: u32 = 100_000, "count, 1 to 100000000";
+        /// Time for which a mount may use its leases after its last renewal. A change waits as long, at
+        /// most, for a mount that cannot be reached.
+        pub lease_term: Nanos = Nanos::from_secs(20), "span of time, 1s to 1h";
+        /// Time that a mount may take to return a lease that a change needs. A mount that takes longer
+        /// is not renewed, and has to begin without leases.
+        pub lease_recall_limit: Nanos = Nanos::from_secs(10), "span of time, 1ms to 1h";
         /// Maximum number of reads, of writes, and of other requests that one user and job of a
         /// mount may have in flight on each connection. So a throttled job leaves room for the
         /// requests of other jobs, and for those of its own that are not throttled.
@@ -220,6 +238,12 @@ settings! {
         pub dir: PathBuf, "path";
         /// Whether the proxy refuses every change, even if the permissions of the files allow it.
         pub readonly: bool = false, "`true` or `false`";
+        /// What the proxy lets mounts keep of the export, and recalls before another client changes it:
+        /// names, attributes and opened files with `read`, nothing with `none`. Use `read` only for a
+        /// directory that is changed through this one proxy alone: what programs on the file system
+        /// itself or other proxies change is not recalled. A change of this value needs a restart of the
+        /// proxy.
+        pub leases: LeasePolicy = LeasePolicy::None, "`none` or `read`";
         /// Name of the `[[target]]` that schedules the export. By default, exports of one file
         /// system share a target that is named after the mount point.
         pub target: Option<String> = None, "name of a `[[target]]`";
@@ -281,7 +305,8 @@ impl Default for ProxyConfig {
 impl ExportConfig {
     /// Makes a writable export of `dir` with the target of its file system.
     pub fn new(name: &str, dir: &Path) -> ExportConfig {
-        ExportConfig { name: name.into(), dir: dir.into(), readonly: false, target: None }
+        let leases = LeasePolicy::None;
+        ExportConfig { name: name.into(), dir: dir.into(), readonly: false, leases, target: None }
     }
 }
 
@@ -357,6 +382,7 @@ impl ProxyConfig {
             &mut self.rules,
             &mut self.trace,
             &mut self.handle_key,
+            &mut self.lease_state,
             &mut self.controller_ca,
             &mut self.controller_token_file,
             &mut self.controller_cert,

@@ -72,6 +72,7 @@ fn every_kind_of_value_is_read() {
         export: vec![ExportConfig {
             name: "scratch".into(),
             dir: "/scratch".into(),
+            leases: LeasePolicy::None,
             readonly: true,
             target: Some("lustre".into()),
         }],

@@ -98,6 +98,49 @@ choices! {
     }
 }
 
+/// What mounts may keep of an export under leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeasePolicy {
+    /// No leases are granted.
+    None,
+    /// Names, attributes and opened files may be kept.
+    Read,
+}
+
+/// A text that is not a lease policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseLeasePolicyError {
+    /// Leases under which mounts change files are planned.
+    #[error("\"write\" is not built yet; use \"read\" or \"none\"")]
+    Write,
+    /// Another word than these.
+    #[error("{0:?} is not one of none, read")]
+    Unknown(String),
+}
+
+impl fmt::Display for LeasePolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            LeasePolicy::None => "none",
+            LeasePolicy::Read => "read",
+        })
+    }
+}
+
+impl FromStr for LeasePolicy {
+    type Err = ParseLeasePolicyError;
+    fn from_str(text: &str) -> Result<LeasePolicy, ParseLeasePolicyError> {
+        match text {
+            "none" => Ok(LeasePolicy::None),
+            "read" => Ok(LeasePolicy::Read),
+            "write" => Err(ParseLeasePolicyError::Write),
+            _ => Err(ParseLeasePolicyError::Unknown(text.into())),
+        }
+    }
+}
+
+text_form!(LeasePolicy);
+
 choices! {
     /// Unit of the cost of a request at its target.
     pub enum ConfiguredCosts ("calibrated, bytes") {

@@ -50,6 +50,7 @@ impl GateBed {
         let export = Export {
             name: "x".into(),
             dir: "/tmp".into(),
+            leases: Default::default(),
             readonly: false,
             root,
             open: directory(),
@@ -85,7 +86,18 @@ impl GateBed {
             let asked = asked.meta(&file, Location::default());
             let to = session.reply_to(&self.connection, Tag(tag));
             let (frame, looked) = (FrameBuffer::EMPTY, Time::from_nanos(500));
-            (PendingRequest { to, file, frame, once: None, donor: None, read_after: looked }, asked)
+            (
+                PendingRequest {
+                    to,
+                    file,
+                    frame,
+                    once: None,
+                    donor: None,
+                    read_after: looked,
+                    begun: None,
+                },
+                asked,
+            )
         };
         self.gate.enqueue((0..count).map(read), |_, _| {});
     }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use model::{Bytes, OpKind};
 use ninep::Request;
 use ninep::dialect::{
-    self, AnyRequest, ExtReply, ExtRequest, NOSLOT, RequestHeader, WRITE_DONATED, handle_index,
+    self, AnyRequest, ExtReply, ExtRequest, NOSLOT, RENEW_JOIN, RequestHeader, WRITE_DONATED,
+    handle_index,
 };
 use rustix::io::Errno;
 use session::server::IdempotencyKey;
@@ -41,9 +42,7 @@ impl Server {
         let to = session.reply_to(connection, tag);
         let kind = ninep::frame_kind(bytes).unwrap_or(0);
         if let AnyRequest::Ext(ExtRequest::Session { .. }) = request {
-            self.admit(session, tag, None, bytes.len())?;
-            arrivals.attaches.push((to, incoming.into_frame()));
-            return Ok(());
+            return self.put_aside(session, to, incoming, 0, arrivals);
         }
         let Some(binding) = to.path.form.binding().cloned() else {
             return Err(ProtocolError::NoSession(kind));
@@ -57,22 +56,27 @@ impl Server {
                 AnyRequest::Base(Request::Flush { oldtag }) => {
                     self.receive_flush(session, to, oldtag, arrivals, outbox)
                 }
-                AnyRequest::Ext(ExtRequest::Identity { .. }) => {
-                    self.admit(session, tag, None, bytes.len())?;
-                    arrivals.attaches.push((to, incoming.into_frame()));
-                    Ok(())
-                }
+                // A holder is recorded on disk first: not here, under the lock of the connection.
+                AnyRequest::Ext(
+                    ExtRequest::Identity { .. } | ExtRequest::Renew { what: RENEW_JOIN, .. },
+                ) => self.put_aside(session, to, incoming, 0, arrivals),
                 AnyRequest::Ext(ExtRequest::Info { count, .. }) => {
                     if !session.has_room(count as usize) {
                         return self.answer(session, &to, Err(Errno::INVAL), outbox);
                     }
-                    self.admit(session, tag, None, bytes.len() + count as usize)?;
-                    arrivals.attaches.push((to, incoming.into_frame()));
-                    Ok(())
+                    self.put_aside(session, to, incoming, count as usize, arrivals)
                 }
                 AnyRequest::Ext(ExtRequest::Retire { identity }) => {
                     binding.session.retire(identity);
                     self.answer(session, &to, Ok(ExtReply::Retire), outbox)
+                }
+                AnyRequest::Ext(
+                    request @ (ExtRequest::Renew { .. }
+                    | ExtRequest::Return { .. }
+                    | ExtRequest::GiveBack { .. }),
+                ) => {
+                    let result = self.handle_lease_message(&binding.session, &request);
+                    self.answer(session, &to, result, outbox)
                 }
                 AnyRequest::Ext(ExtRequest::Ping) => {
                     self.answer(session, &to, Ok(ExtReply::Ping), outbox)
@@ -84,7 +88,7 @@ impl Server {
                 }
                 AnyRequest::Ext(ExtRequest::Events) => {
                     self.admit(session, tag, None, 0)?;
-                    session.waits.push(tag);
+                    self.begin_wait(&to, session, &binding.session, outbox);
                     Ok(())
                 }
                 // Tidentity names the identity, and Tversion is handled elsewhere.
@@ -132,8 +136,15 @@ impl Server {
         self.admit(session, tag, None, bytes.len() + expected)?;
         let donor = donor_of(&binding, &header, &request, &file);
         let looked = arrivals.read_after;
-        let operation =
-            PendingRequest { to, file, frame: FrameBuffer::EMPTY, once, donor, read_after: looked };
+        let operation = PendingRequest {
+            to,
+            file,
+            frame: FrameBuffer::EMPTY,
+            once,
+            donor,
+            read_after: looked,
+            begun: None,
+        };
         let operation = PendingRequest { frame: incoming.into_frame(), ..operation };
         arrivals.scheduled.push((operation, asked));
         Ok(())
@@ -157,6 +168,20 @@ impl Server {
         {
             in_flight.request = Some(id);
         }
+        Ok(())
+    }
+
+    /// Leaves a message, whose reply has `payload` bytes, to where it may take its time.
+    fn put_aside(
+        &self,
+        session: &mut NinepSession,
+        to: ReplyTo,
+        incoming: IncomingMessage<'_>,
+        payload: usize,
+        arrivals: &mut IntakeBatch,
+    ) -> Result<(), ProtocolError> {
+        self.admit(session, to.tag, None, incoming.bytes().len() + payload)?;
+        arrivals.attaches.push((to, incoming.into_frame()));
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use leases::LeaseKinds;
 use ninep::dialect::{ExtReply, PLAIN_FILE};
 use ninep::{Attributes, Reply, SetAttributes, Statfs, Timestamp, getattr as get, setattr as set};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, StatxFlags, Timespec, Timestamps, Uid};
@@ -15,6 +16,7 @@ use crate::fids::FidState;
 
 pub(super) fn getattr<'r>(cx: &Context<'_>, mask: u64) -> io::Result<Reply<'r>> {
     let fid = cx.fid();
+    cx.grant_named(&fid.node, LeaseKinds::ATTRIBUTES);
     let attributes = attributes_of(&fid.node, &fid.user.export, mask)?;
     if cx.mount().is_some() {
         return Ok(Reply::Getattr(with_plain(&fid.node, attributes)));
@@ -70,6 +72,7 @@ fn attributes_of(node: &ExportNode, export: &Export, mask: u64) -> io::Result<At
 /// Tsetattr of the dialect: answers with what has become of the file.
 pub(super) fn change<'r>(cx: &Context<'_>, new: &SetAttributes) -> io::Result<ExtReply<'r>> {
     setattr(cx, new)?;
+    cx.grant_named(&cx.fid().node, LeaseKinds::ATTRIBUTES);
     let attributes = all_attributes(&cx.fid().node, &cx.fid().user.export)?;
     Ok(ExtReply::Change { attributes })
 }

@@ -8,8 +8,9 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
+use leases::LeaseKinds;
 use model::Amount;
-use ninep::dialect::{ExtReply, ListEntry};
+use ninep::dialect::{ExtReply, LeaseGrant, ListEntry};
 use ninep::{DirEntry, Qid, Reply};
 use rustix::fs::{FileType, RawDir, SeekFrom};
 use rustix::io::Errno;
@@ -25,6 +26,9 @@ const GETDENTS_BYTES: usize = 64 << 10;
 /// Bytes of a List's reply before its entries.
 const LIST_HEADER_LEN: usize = ninep::dialect::READ_REPLY_HEADER_LEN;
 
+/// Bytes of the leases of a List's reply.
+const GRANTS_LEN: usize = 9;
+
 pub(super) fn readdir(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     match read_entries(cx, offset, count as usize) {
         Ok(data) => cx.answer(Ok(Reply::Readdir { data: &data })),
@@ -35,17 +39,19 @@ pub(super) fn readdir(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
 /// Tlist of the dialect: each name with its file's handle and attributes, as the requesting user
 /// may see them.
 pub(super) fn list(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
-    let (mut files, most) = (0, cx.msize() - LIST_HEADER_LEN);
+    let (mut files, most) = (0, cx.msize() - LIST_HEADER_LEN - GRANTS_LEN);
     let (export, dir) = (&cx.fid().user.export, cx.own_path());
     let look = |name: &[u8]| -> io::Result<_> {
         let node = cx.fid().node.lookup(name, export)?;
+        let lease = cx.acquire(&node, LeaseKinds::ATTRIBUTES);
         let attributes = attributes::all_attributes(&node, export)?;
         let handle = export.handles.of(&node, export)?;
         let path = dir.as_ref().map(|dir| join(dir, name));
         cx.learn_reached(&handle, &node, Reached { path: path.as_deref(), made: false });
-        Ok((handle, attributes))
+        Ok((handle, attributes, lease))
     };
     let listed = cx.as_user().and_then(|()| {
+        cx.grant_named(&cx.fid().node, LeaseKinds::NAMES.and(LeaseKinds::ATTRIBUTES));
         // An entry of the dialect is six times as long as the kernel's.
         let count = (count as usize).min(most);
         read_dir(cx, offset, count, count / 6, &mut |entry, data| {
@@ -54,9 +60,10 @@ pub(super) fn list(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
                 name => look(name).ok(),
             };
             let start = data.len();
-            let file = file.as_ref().map(|(handle, attributes)| (&handle[..], *attributes));
+            let lease = file.as_ref().map_or(LeaseGrant::NONE, |(_, _, lease)| *lease);
+            let file = file.as_ref().map(|(handle, attributes, _)| (&handle[..], *attributes));
             let DirEntry { offset, kind, name, .. } = *entry;
-            ListEntry { offset, kind, name, file }.encode(data);
+            ListEntry { offset, kind, name, file, lease }.encode(data);
             let fits = data.len() <= count;
             files += u64::from(fits && file.is_some());
             if !fits {

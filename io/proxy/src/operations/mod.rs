@@ -8,6 +8,7 @@ mod attach;
 mod attributes;
 mod data;
 mod directory;
+mod leasing;
 mod locking;
 mod names;
 mod open;
@@ -20,8 +21,11 @@ use std::cell::Cell;
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use leases::LeaseKinds;
 use model::Amount;
-use ninep::dialect::{self, AnyReply, AnyRequest, ExtReply, ExtRequest, HandleList, HandlePlaces};
+use ninep::dialect::{
+    self, AnyReply, AnyRequest, ExtReply, ExtRequest, HandleList, HandlePlaces, LeaseGrants,
+};
 use ninep::{Attributes, Reply, Request};
 use rustc_hash::FxHashMap;
 use rustix::io::Errno;
@@ -32,6 +36,7 @@ use crate::credentials::{self, FsCredentials};
 use crate::export::ExportNode;
 use crate::fids::{FidState, FidTable, OpenFid, ProxyUser};
 use crate::gate::{PendingRequest, RequestFile, RunningRequest};
+use crate::leases::BegunAccesses;
 use crate::locks::WantedRange;
 use crate::outbox::{ReplyBatch, ReplyOutbox, errno_of};
 use crate::parsed_request::ParsedRequest;
@@ -40,7 +45,6 @@ use crate::sessions::{MountSession, Protocol};
 use reached::Reached;
 
 /// How an operation ended.
-#[derive(Clone, Copy, Debug)]
 pub(crate) enum Ending {
     /// Its reply is in the outbox.
     Answered {
@@ -53,6 +57,8 @@ pub(crate) enum Ending {
     Missed,
     /// A lock that must wait: answered later, by the thread that grants it.
     Parked,
+    /// A change that must wait for leases: executed later.
+    AwaitsLeases(Box<BegunAccesses>),
 }
 
 /// One operation and all that it may need.
@@ -63,6 +69,8 @@ pub(crate) struct Context<'a> {
     handles: HandleList<'a>,
     /// The handle that named the file, if one did.
     handle: Option<&'a [u8]>,
+    /// The client's life as a holder, if it wants leases with the reply; else 0.
+    lease_life: u32,
 }
 
 /// Where an operation runs.
@@ -73,6 +81,8 @@ pub(crate) struct On<'a> {
     pub(crate) outbox: &'a Mutex<ReplyOutbox>,
     /// Set when replies should leave before more are added.
     pub(crate) flush: &'a Cell<bool>,
+    /// The leases that the reply grants.
+    pub(crate) grants: &'a Cell<LeaseGrants>,
 }
 
 impl<'a> std::ops::Deref for Context<'a> {
@@ -206,10 +216,12 @@ impl<'a> Context<'a> {
         &self,
         file: io::Result<Arc<ExportNode>>,
         how: Reached<'_>,
+        kinds: LeaseKinds,
         reply: impl for<'r> FnOnce(&'r [u8], Attributes) -> ExtReply<'r>,
     ) -> Ending {
         let export = &self.fid().user.export;
         let found = file.and_then(|node| {
+            self.grant_found(&node, kinds);
             let attributes = attributes::all_attributes(&node, export)?;
             let handle = export.handles.of(&node, export)?;
             self.learn_reached(&handle, &node, how);
@@ -266,7 +278,8 @@ impl<'a> On<'a> {
         let mut outbox = self.outbox.lock().expect("not poisoned");
         let batch = outbox.batch(to);
         let start = batch.bytes.len();
-        let mut result = result.map(|reply| batch.reply(to.tag, reply));
+        let grants = self.grants.get();
+        let mut result = result.map(|reply| batch.reply_granting(to.tag, grants, reply));
         // Handles, names and targets may be long; most replies are shorter than any msize.
         let len = batch.bytes.len() - start;
         if len > ninep::MSIZE_MIN as usize && len > self.msize() {
@@ -276,7 +289,7 @@ impl<'a> On<'a> {
         let ending = match result {
             Ok(()) => self.answered(batch, served, 0),
             Err(error) => {
-                batch.error(to.tag, &error);
+                batch.error_granting(to.tag, leasing::of_error(grants, &error), &error);
                 // It cost the backend a call, but moved nothing.
                 let served = Amount { bytes: model::Bytes::ZERO, ..served };
                 self.answered(batch, served, errno_of(&error))
@@ -297,14 +310,14 @@ impl<'a> On<'a> {
 }
 
 /// Executes one operation on the calling thread.
-pub(crate) fn perform(on: On<'_>) -> Ending {
+pub(crate) fn perform(on: On<'_>, begun: Option<Box<BegunAccesses>>) -> Ending {
     let PendingRequest { to, file, frame, .. } = &on.running.operation;
-    let (handles, places, request) = if matches!(to.path.form, Protocol::Base(_)) {
+    let (handles, places, lease_life, request) = if matches!(to.path.form, Protocol::Base(_)) {
         let (_, request) = Request::decode(frame.bytes()).expect(DECODED);
-        (HandleList::NONE, HandlePlaces::NONE, AnyRequest::Base(request))
+        (HandleList::NONE, HandlePlaces::NONE, 0, AnyRequest::Base(request))
     } else {
         let (_, header, request) = dialect::decode_request(frame.bytes()).expect(DECODED);
-        (header.handles, header.names, request)
+        (header.handles, header.names, header.lease_life, request)
     };
     let named;
     let (fid, handle) = match file {
@@ -321,11 +334,18 @@ pub(crate) fn perform(on: On<'_>) -> Ending {
             (&named, Some(handle))
         }
     };
-    let cx = Context { on, fid, handles, handle };
-    match request {
+    let cx = Context { on, fid, handles, handle, lease_life };
+    let begun = match leasing::begin(&cx, &request, begun) {
+        Ok(begun) => begun,
+        Err(waits) => return Ending::AwaitsLeases(waits),
+    };
+    let ending = match request {
         AnyRequest::Base(request) => perform_plain(&cx, request),
         AnyRequest::Ext(request) => perform_own(&cx, request),
-    }
+    };
+    // It is executed: leases that it breaks may be granted again.
+    drop(begun);
+    ending
 }
 
 /// Whether the fid's descriptor goes with it.
@@ -396,7 +416,10 @@ fn perform_own(cx: &Context<'_>, request: ExtRequest<'_>) -> Ending {
         | ExtRequest::Ping
         | ExtRequest::Info { .. }
         | ExtRequest::Donate { .. }
-        | ExtRequest::Events => unreachable!("never handed to a dispatcher"),
+        | ExtRequest::Events
+        | ExtRequest::Renew { .. }
+        | ExtRequest::Return { .. }
+        | ExtRequest::GiveBack { .. } => unreachable!("never handed to a dispatcher"),
     }
 }
 

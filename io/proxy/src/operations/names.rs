@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
+use leases::LeaseKinds;
 use ninep::dialect::ExtReply;
 use ninep::{REMOVE_DIR, Reply};
 use rustix::fs::{AtFlags, FileType, Mode};
@@ -85,11 +86,17 @@ pub(super) fn lookup(cx: &Context<'_>, name: &[u8]) -> Ending {
     let found = find(cx, name);
     let path = if found.is_ok() { cx.path_to(name) } else { None };
     let how = Reached { path: path.as_deref(), made: false };
-    cx.answer_file(found, how, |handle, attributes| ExtReply::Lookup { handle, attributes })
+    cx.answer_file(found, how, LeaseKinds::ATTRIBUTES, |handle, attributes| ExtReply::Lookup {
+        handle,
+        attributes,
+    })
 }
 
 fn find(cx: &Context<'_>, name: &[u8]) -> io::Result<Arc<ExportNode>> {
     cx.as_user()?;
+    if !matches!(name, b"" | b"." | b"..") {
+        cx.grant_named(&cx.fid().node, LeaseKinds::NAMES);
+    }
     Ok(walk::step(&cx.fid().node, name, cx)?.0)
 }
 
@@ -98,7 +105,10 @@ pub(super) fn make(cx: &Context<'_>, name: &[u8], mode: u32, rdev: u64, target: 
     let made = make_node(cx, name, mode, rdev, target);
     let path = if made.is_ok() { cx.path_to(name) } else { None };
     let how = Reached { path: path.as_deref(), made: true };
-    cx.answer_file(made, how, |handle, attributes| ExtReply::Mknode { handle, attributes })
+    cx.answer_file(made, how, LeaseKinds::ATTRIBUTES, |handle, attributes| ExtReply::Mknode {
+        handle,
+        attributes,
+    })
 }
 
 fn make_node(
@@ -114,6 +124,7 @@ fn make_node(
         return Err(Errno::INVAL.into());
     }
     cx.as_user()?;
+    cx.grant_named(dir, LeaseKinds::NAMES);
     let mode = Mode::from_raw_mode(mode & 0o7777);
     match kind {
         FileType::Directory => rustix::fs::mkdirat(&dir.fd, name, mode)?,

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
+use leases::LeaseKinds;
 use ninep::Reply;
 use ninep::dialect::ExtReply;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -57,7 +58,13 @@ pub(super) fn open_in_one(
     let created = made.into();
     // What was opened by its handle may have another name by now.
     let how = Reached { path: path.as_deref().filter(|_| !name.is_empty()), made };
-    cx.answer_file(opened, how, |handle, attributes| ExtReply::Open { handle, created, attributes })
+    // What was there has its leases from before it was opened.
+    let kinds = if name.is_empty() { LeaseKinds::NONE } else { LeaseKinds::ATTRIBUTES };
+    cx.answer_file(opened, how, kinds, |handle, attributes| ExtReply::Open {
+        handle,
+        created,
+        attributes,
+    })
 }
 
 fn open_named(
@@ -78,19 +85,27 @@ fn open_named(
         cx.writable()?;
     }
     cx.as_user()?;
+    let kinds = match writes(flags) {
+        true => LeaseKinds::ATTRIBUTES,
+        false => LeaseKinds::ATTRIBUTES.and(LeaseKinds::READ),
+    };
     let (fd, kind) = if creates {
         let name = cx.name(&fid.node, name)?;
+        cx.grant_named(&fid.node, LeaseKinds::NAMES);
         let mode = Mode::from_raw_mode(mode & 0o7777);
         let (fd, new) = create_or_open(fid, name, flags, mode)?;
         *made = new;
         (fd, FileType::RegularFile)
     } else if name.is_empty() {
         check_openable(&fid.node, flags)?;
+        cx.grant_named(&fid.node, kinds);
         (fid.node.reopen(flags)?, fid.node.kind)
     } else {
         let name = cx.name(&fid.node, name)?;
+        cx.grant_named(&fid.node, LeaseKinds::NAMES);
         let found = fid.node.lookup(name, export)?;
         check_openable(&found, flags)?;
+        cx.grant_found(&found, kinds);
         (found.reopen(flags)?, found.kind)
     };
     let node = Arc::new(ExportNode::new(fd, Some(export.root.dev))?);

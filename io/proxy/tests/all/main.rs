@@ -11,6 +11,7 @@ mod entitled;
 mod frozen;
 mod grace;
 mod learning;
+mod leases;
 mod one_file;
 mod peer;
 mod promises;

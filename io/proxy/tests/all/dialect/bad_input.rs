@@ -200,8 +200,8 @@ fn headers_and_bodies_that_cannot_be_read_are_einval() {
     let root = client.root.clone();
     let good =
         frame(900, HandleList::one(&root), ExtRequest::Lookup { fid: handle_fid(0), name: b"f" });
-    // The number of handles stands behind identity, slot, sequence and elsewhere.
-    let at = 7 + 4 + 2 + 4 + 4;
+    // The number of handles stands behind identity, slot, sequence, remote_ops and lease_life.
+    let at = 7 + 4 + 2 + 4 + 4 + 4;
     assert_eq!(good[at], 1);
     for handles in [3, 255] {
         let mut bytes = good.clone();
@@ -239,7 +239,7 @@ fn types_that_nobody_knows_are_eopnotsupp() {
     let served = Served::plain("types");
     let mut client = served.client();
     let ping = frame(900, HandleList::NONE, ExtRequest::Ping);
-    for kind in [1, 99, 128, 199, 201, 203, 237, 239, 241, 242, 254, 255] {
+    for kind in [1, 99, 128, 199, 201, 203, 237, 239, 241, 243, 248, 254, 255] {
         let mut bytes = ping.clone();
         bytes[4] = kind;
         assert_eq!(refused(&mut client, &bytes), EOPNOTSUPP, "type {kind}");
@@ -260,8 +260,8 @@ fn counts_that_no_reply_could_hold_are_einval() {
         small.create(1, "f");
         small.write(1, 0, &[7; 7000]).unwrap();
         small.open(&root, 2, "", open::RDONLY, 0).unwrap();
-        // Header, verifier, committed and the count of what follows.
-        let most = 8192 - 7 - 16 - 4;
+        // Header, verifier, watermark, the number of leases and the count of what follows.
+        let most = 8192 - 7 - 16 - 1 - 4;
         assert_eq!(small.read(1, 0, most).unwrap(), [7; 7000]);
         small.list(2, 0, most).unwrap();
         for count in [most + 1, 8192, u32::MAX] {
@@ -394,8 +394,8 @@ fn a_link_target_that_no_reply_could_hold_is_enametoolong() {
     client.begin(4096);
     client.session(crate::peer::fresh_id(), 0, 4, "x").unwrap();
     client.identify(IDENTITY, USER, "").unwrap();
-    // Header, verifier, committed and the length of the string.
-    let most = 4096 - 7 - 16 - 2;
+    // Header, verifier, watermark, the number of leases and the length of the string.
+    let most = 4096 - 7 - 16 - 1 - 2;
     for (len, expected) in
         [(most, Ok(())), (most + 1, Err(ENAMETOOLONG)), (4095, Err(ENAMETOOLONG))]
     {

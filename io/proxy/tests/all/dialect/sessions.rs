@@ -90,7 +90,7 @@ fn a_version_ends_the_dialect_on_a_connection_and_begins_what_it_agrees_on() {
     let frame = client.try_next().unwrap();
     assert!(matches!(Reply::decode(&frame.0), Ok((Tag(3), Reply::Attach { .. }))), "{frame:?}");
     // And back: the session is the one that it was.
-    assert_eq!(client.offer(8192, b"9P2000.L.sluice.2").1, b"9P2000.L.sluice.2");
+    assert_eq!(client.offer(8192, b"9P2000.L.sluice.3").1, b"9P2000.L.sluice.3");
     assert!(client.session(client.id(), 0, 64, "x").unwrap().resumed);
     client.stat_fid(1).unwrap();
 }
@@ -99,12 +99,12 @@ fn a_version_ends_the_dialect_on_a_connection_and_begins_what_it_agrees_on() {
 fn other_dialects_are_answered_with_9p2000_l() {
     let served = Served::plain("dialects");
     for offered in
-        [&b"9P2000.L.sluice.1"[..], b"9P2000.L.sluice.3", b"9P2000.L.sluice", b"9P2000.L"]
+        [&b"9P2000.L.sluice.2"[..], b"9P2000.L.sluice.4", b"9P2000.L.sluice", b"9P2000.L"]
     {
         let mut client = P9Channel::connect(served.tcp());
         assert_eq!(client.offer(8192, offered).1, b"9P2000.L");
     }
-    assert_eq!(P9Channel::connect(served.tcp()).offer(8192, b"9P2000.sluice.2").1, b"unknown");
+    assert_eq!(P9Channel::connect(served.tcp()).offer(8192, b"9P2000.sluice.3").1, b"unknown");
 }
 
 // ---- over connections ----

@@ -30,8 +30,8 @@ use sluice_proxy::control::ProxyControl;
 use sluice_proxy::{ControllerClient, Server};
 
 pub use testkit::p9::{
-    P9Address, P9Channel, P9Client, P9File, P9Frame, P9Listed, P9Opened, P9Session, appended,
-    errno, lock_request, open_request, opened, rename_request,
+    P9Address, P9Channel, P9Client, P9File, P9Frame, P9Listed, P9Opened, P9Recall, P9Session,
+    appended, errno, lock_request, open_request, opened, rename_request,
 };
 pub use testkit::{Dice, PATIENCE, everybodys, root_here, skip, until};
 

@@ -1,0 +1,69 @@
+//! Events of a session that its client has not got yet.
+//!
+//! ```text
+//!   a recall ─► EventQueue ─► Revents, when a Tevents waits
+//! ```
+//!
+//! Lock order: a connection's session, then this.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, Weak};
+
+use crate::connection::Connection;
+
+/// The events, and the connection that waits for them.
+#[derive(Default)]
+pub(crate) struct EventQueue(Mutex<EventState>);
+
+#[derive(Default)]
+struct EventState {
+    events: VecDeque<Vec<u8>>,
+    listener: Weak<Connection>,
+}
+
+/// Events of a session that wait, at most. A recall that is dropped makes its holder late.
+const EVENTS_MAX: usize = 16_384;
+
+impl EventQueue {
+    /// Adds an event in its wire form.
+    pub(crate) fn push(&self, event: Vec<u8>) {
+        let mut state = self.0.lock().expect("not poisoned");
+        if state.events.len() < EVENTS_MAX {
+            state.events.push_back(event);
+        }
+    }
+
+    /// Puts these in place of those that wait.
+    pub(crate) fn replace(&self, events: impl Iterator<Item = Vec<u8>>) {
+        self.0.lock().expect("not poisoned").events = events.take(EVENTS_MAX).collect();
+    }
+
+    /// Takes whole events of at most `most` bytes.
+    pub(crate) fn take(&self, most: usize) -> Vec<u8> {
+        let mut state = self.0.lock().expect("not poisoned");
+        let mut data = Vec::new();
+        while let Some(next) = state.events.front() {
+            if data.len() + next.len() > most {
+                break;
+            }
+            data.extend_from_slice(next);
+            state.events.pop_front();
+        }
+        data
+    }
+
+    /// Notes the connection that waits for events; whether it is another one than before.
+    pub(crate) fn listen(&self, connection: &Arc<Connection>) -> bool {
+        let mut state = self.0.lock().expect("not poisoned");
+        let is_new = !std::ptr::eq(state.listener.as_ptr(), Arc::as_ptr(connection));
+        if is_new {
+            state.listener = Arc::downgrade(connection);
+        }
+        is_new
+    }
+
+    /// Returns the connection that waited last.
+    pub(crate) fn listener(&self) -> Option<Arc<Connection>> {
+        self.0.lock().expect("not poisoned").listener.upgrade()
+    }
+}
