@@ -8,6 +8,11 @@ pub(crate) fn now() -> Time {
     read(ClockId::Monotonic)
 }
 
+/// Now, by the clock that goes on while the machine is suspended: others' terms do, too.
+pub(crate) fn with_suspend() -> Time {
+    read(ClockId::Boottime)
+}
+
 /// Now, by the wall clock: since 1970.
 pub(crate) fn wall_time() -> Time {
     read(ClockId::Realtime)

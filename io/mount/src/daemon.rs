@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use fuse::{Capabilities, FuseSession, MountFlags, Options, Transport};
 use http::{MetricsAddress, MetricsError, MetricsServer, ServerAddress};
-use model::BusyPoll;
+use model::{BusyPoll, Nanos};
 
 use crate::filesystem::{MountFs, MountFsState};
 use crate::helpers;
@@ -88,6 +88,8 @@ impl MountDaemon {
             replay_buffer: settings.replay_buffer.get(),
             id,
             client: client_name(id),
+            leases: Some(nanos(settings.attr_timeout))
+                .filter(|time| settings.leases && *time > Nanos::ZERO),
         };
         let ConnectedRouter { homes, root, payload } =
             HomeRouter::begin(begin).map_err(|(source, why)| refused(&source, &why))?;
@@ -103,6 +105,7 @@ impl MountDaemon {
             control_files: ControlFiles::default(),
         });
         export.rewrite_lost_writes();
+        export.hold_leases();
         homes.start_fail_back_thread();
         let metrics = match show_metrics(settings, &export) {
             Ok(metrics) => metrics,

@@ -8,7 +8,7 @@
 //!
 //! Invariant: a fid that the proxy may know is taken in the table.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fuse::{Errno, Handle, InodeId};
@@ -35,6 +35,8 @@ pub(crate) struct OpenFile {
     written: AtomicBool,
     /// Error of an acknowledged write that failed; 0 without one.
     failed: AtomicI32,
+    /// The span of a READ lease in which it was opened; 0 if it was not.
+    read_span: AtomicU64,
 }
 
 /// The open files of the mount, by the kernel's handle.
@@ -65,8 +67,8 @@ impl OpenFiles {
         payer: Arc<SessionIdentity>,
         flags: u32,
     ) -> Arc<OpenFile> {
-        let (listing, stale, written, failed) = Default::default();
-        let file = OpenFile { fid, node, payer, flags, listing, stale, written, failed };
+        let (listing, stale, written, failed, read_span) = Default::default();
+        let file = OpenFile { fid, node, payer, flags, listing, stale, written, failed, read_span };
         let file = Arc::new(file);
         if file.writes() {
             file.node.writers.fetch_add(1, Ordering::SeqCst);
@@ -179,6 +181,21 @@ impl OpenFile {
     /// Returns the flags to reopen the file: without creating or truncating.
     pub(crate) fn reopen_flags(&self) -> u32 {
         self.flags & !(open::CREATE | open::EXCL | open::TRUNC)
+    }
+
+    /// Notes in which span of a READ lease it was opened.
+    pub(crate) fn set_read_span(&self, span: u64) {
+        self.read_span.store(span, Ordering::SeqCst);
+    }
+
+    /// The span of a READ lease in which it was opened; 0 if it was not.
+    pub(crate) fn read_span(&self) -> u64 {
+        self.read_span.load(Ordering::SeqCst)
+    }
+
+    /// Drops the entries that were read ahead.
+    pub(crate) fn forget_listing(&self) {
+        *lock(&self.listing) = OpenListing::default();
     }
 
     /// Notes that the file could not be reopened.

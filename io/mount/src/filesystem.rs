@@ -71,6 +71,11 @@ impl MountFs {
         MountFs(Arc::new(inner))
     }
 
+    /// Of a state that somebody else has as well.
+    pub(crate) fn from_state(state: Arc<MountFsState>) -> MountFs {
+        MountFs(state)
+    }
+
     /// Returns a reference that does not keep the export alive.
     pub(crate) fn downgrade(&self) -> Weak<MountFsState> {
         Arc::downgrade(&self.0)
@@ -235,12 +240,16 @@ impl MountFs {
         known: &KnownSize,
     ) -> InodeEntry {
         let kept = self.nodes.add_name(node, directory, name);
+        let is_holder = self.shared().leases.is_holder();
+        // An inode that the kernel makes of this reply takes its attributes whatever notice about
+        // them came meanwhile.
+        let is_safe = !is_holder || self.nodes.is_known_before(node);
         InodeEntry {
             inode: node.id,
             generation: known.attributes.generation,
             attributes: translate::attributes(&known.attributes),
-            ttl: if kept { self.believed } else { Duration::ZERO },
-            attributes_ttl: self.attribute_timeout(known),
+            ttl: if kept && !is_holder { self.believed } else { Duration::ZERO },
+            attributes_ttl: if is_safe { self.attribute_timeout(known) } else { Duration::ZERO },
         }
     }
 
@@ -254,7 +263,11 @@ impl MountFs {
     }
 
     fn attribute_timeout(&self, known: &KnownSize) -> Duration {
-        if known.last { self.believed } else { Duration::ZERO }
+        match known.last {
+            true if self.shared().leases.is_holder() => known.leased.unwrap_or_default(),
+            true => self.believed,
+            false => Duration::ZERO,
+        }
     }
 
     /// Makes the kernel drop all names of a file that has lost one of them. No request waits for

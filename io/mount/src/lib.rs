@@ -22,6 +22,7 @@ mod filesystem;
 mod gateway;
 mod helpers;
 mod jobs;
+mod leases;
 mod locks;
 mod metrics;
 mod nodes;

@@ -53,6 +53,15 @@ impl MountMetrics {
         page.single(&names::MOUNT_FILES, shared.files.count() as u64);
         page.single(&names::MOUNT_NODES, export.nodes.count() as u64);
         page.single(&names::MOUNT_BEHIND, shared.write_behind.bytes());
+        let leases = shared.leases.stats();
+        page.single(&names::MOUNT_LEASES, leases.held);
+        page.single(&names::MOUNT_RECALLS, leases.recalls);
+        page.single(&names::MOUNT_RECALL_MAX, leases.recall_max.get());
+        let mut local = page.family(&names::MOUNT_LOCAL);
+        local.line(&["lookup"], leases.lookups);
+        local.line(&["getattr"], leases.attributes);
+        local.line(&["list"], leases.listings);
+        local.line(&["open"], leases.opens);
         page.finish()
     }
 }

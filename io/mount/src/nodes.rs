@@ -52,6 +52,8 @@ struct KnownNode {
     /// Last known length of the file.
     len: u64,
     directory: bool,
+    /// The path of its qid.
+    path: Option<u64>,
 }
 
 /// The nodes of the mount.
@@ -237,6 +239,7 @@ impl Nodes {
         known.plain_until = plain.then(|| Instant::now() + self.believed);
         known.len = attributes.size;
         known.directory = attributes.qid.kind & QTDIR != 0;
+        known.path = Some(attributes.qid.path);
     }
 
     /// Returns the node that the kernel names.
@@ -250,6 +253,24 @@ impl Nodes {
         }
         let table = lock(&self.table);
         table.by_id.get(&inode.0).map(|counted| counted.node.clone()).ok_or(Errno::STALE)
+    }
+
+    /// The inode that has this handle, if the kernel knows it.
+    pub(crate) fn inode_of(&self, handle: &[u8]) -> Option<InodeId> {
+        lock(&self.table).by_handle.get(handle).copied().map(InodeId)
+    }
+
+    /// The node that the kernel may have under this name.
+    pub(crate) fn node_at(&self, directory: InodeId, name: &[u8]) -> Option<Arc<MountNode>> {
+        let table = lock(&self.table);
+        let id = table.by_place.get(&NodePlace::new(directory, name))?;
+        table.by_id.get(id).map(|counted| counted.node.clone())
+    }
+
+    /// Whether the kernel has received the node more than once, so that it may know it from before
+    /// its last question.
+    pub(crate) fn is_known_before(&self, node: &MountNode) -> bool {
+        lock(&self.table).by_id.get(&node.id.0).is_some_and(|counted| counted.lookups > 1)
     }
 
     /// Returns the number of nodes that the kernel knows, the root among them.
@@ -337,6 +358,11 @@ impl MountNode {
     /// Whether the node is a directory.
     pub(crate) fn is_directory(&self) -> bool {
         lock(&self.known).directory
+    }
+
+    /// The path of its qid, by which leases name it; none before its attributes were known.
+    pub(crate) fn path(&self) -> Option<u64> {
+        lock(&self.known).path
     }
 
     /// Notes that its attributes were changed from here, other than by the next reply.

@@ -5,6 +5,7 @@ pub(crate) mod behind;
 pub(crate) mod control_files;
 pub(crate) mod data;
 pub(crate) mod directory;
+pub(crate) mod leased;
 pub(crate) mod locks;
 pub(crate) mod names;
 pub(crate) mod stale;

@@ -39,6 +39,9 @@ pub struct MountSettings {
     pub soft: Option<Duration>,
     /// How long names and attributes are believed without asking. Default: 1 s.
     pub attr_timeout: Duration,
+    /// Whether leases are asked for, under which names and attributes are believed for longer and are
+    /// current all the same. Default: true. With `attr_timeout` zero or several sources none is.
+    pub leases: bool,
     /// Bytes of writes that are kept, to be written once more if the proxy's machine loses them
     /// before they are durable; 0 keeps none. Default: 256 MiB.
     pub replay_buffer: Bytes,
@@ -108,6 +111,7 @@ impl MountSettings {
             allow_other: false,
             soft: None,
             attr_timeout: ATTR_TIMEOUT_DEFAULT,
+            leases: true,
             replay_buffer: REPLAY_BUFFER_DEFAULT,
             jobs: JobSources::default(),
             threads: None,
@@ -137,6 +141,15 @@ impl MountSettings {
                 Ok(())
             }
             Some(("attr_timeout", time)) => span(time).map(|time| self.attr_timeout = time),
+            Some(("leases", "on")) => {
+                self.leases = true;
+                Ok(())
+            }
+            Some(("leases", "off")) => {
+                self.leases = false;
+                Ok(())
+            }
+            Some(("leases", _)) => Err("is not leases=on or leases=off".into()),
             Some(("busy_poll", time)) => span(time).map(|time| self.busy_poll = time),
             Some(("replay_buffer", size)) => {
                 self.replay_buffer =
@@ -172,6 +185,7 @@ impl MountSettings {
             "hard" => self.soft = None,
             "uring" => self.uring = true,
             "soft" | "attr_timeout" => return Err(format!("needs a time, such as {word}=30s")),
+            "leases" => return Err("needs a value: leases=on or leases=off".into()),
             "busy_poll" => return Err("needs a time, such as busy_poll=100us".into()),
             "replay_buffer" => return Err("needs a size, such as replay_buffer=256MiB".into()),
             "job" => return Err("needs a source, such as job=cgroup+env".into()),
@@ -274,7 +288,7 @@ fn unknown() -> String {
     let flags = FLAG_WORDS.map(|(word, _, _)| word).join(", ");
     format!(
         "is not one of ro, rw, allow_other, hard, soft=TIME, attr_timeout=TIME, \
-         replay_buffer=SIZE, job=SOURCE, \
+         leases=on, leases=off, replay_buffer=SIZE, job=SOURCE, \
          threads=N, uring, busy_poll=TIME, metrics=ADDRESS, {flags}, and the options of fstab and \
          mount(8)"
     )
@@ -360,6 +374,9 @@ mod tests {
         if settings.attr_timeout != ATTR_TIMEOUT_DEFAULT {
             words.push(format!("attr_timeout={}", nanos(settings.attr_timeout)));
         }
+        if !settings.leases {
+            words.push("leases=off".into());
+        }
         if settings.replay_buffer != REPLAY_BUFFER_DEFAULT {
             words.push(format!("replay_buffer={}", settings.replay_buffer));
         }
@@ -384,6 +401,7 @@ mod tests {
     #[test]
     fn without_options_everything_is_as_documented() {
         let expected = MountSettings {
+            leases: true,
             sources: vec![MountSource {
                 address: "tcp://127.0.0.1:5640".parse().unwrap(),
                 export: "scratch".into(),
@@ -424,6 +442,7 @@ mod tests {
             "allow_other",
             "soft=30s",
             "attr_timeout=0s",
+            "leases=off",
             "replay_buffer=64MiB",
             "threads=4",
             "uring",
@@ -454,6 +473,7 @@ mod tests {
             ("attr_timeout=2s,attr_timeout=500ms", "attr_timeout=500ms"),
             ("suid,dev,nosuid,nodev", ""),
             ("noexec,exec", ""),
+            ("leases=off,leases=on", ""),
             ("noatime,atime", ""),
         ] {
             assert_eq!(options(&with(text).unwrap()), printed, "{text}");
@@ -471,6 +491,8 @@ mod tests {
     fn the_word_at_fault_is_named_with_what_would_be_right() {
         for (text, fault) in [
             ("ro,alow_other", "the option \"alow_other\" is not one of ro, rw, "),
+            ("leases", "the option \"leases\" needs a value: leases=on or leases=off"),
+            ("leases=x", "the option \"leases=x\" is not leases=on or leases=off"),
             ("soft", "the option \"soft\" needs a time, such as soft=30s"),
             ("soft=0s", "the option \"soft=0s\" is zero; give a time such as soft=30s"),
             (

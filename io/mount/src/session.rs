@@ -39,6 +39,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use fuse::{Errno, FuseRequestId};
+use leases::LeaseKinds;
 use model::{JobId, Nanos, Time};
 use ninep::dialect::{
     ExtRequest, HandleList, ReplyHeader, SessionEvent, SessionEvents, decode_reply, handle_fid,
@@ -47,6 +48,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use session::client::{ChannelPhase, ChannelStats, SessionLife};
 
 pub(crate) use call::{CallFrame, CallReply, CallSpec, CallWaiter, ServerCall, errno_of};
+pub(crate) use control::SessionControl;
 pub(crate) use event_loop::run;
 pub(crate) use handshake::HandshakeError;
 pub(crate) use home_router::{ConnectedRouter, HomeRouter, RouterSettings};
@@ -55,7 +57,6 @@ pub(crate) use signals::CheckInterval;
 
 use abandoned::Abandoned;
 use channel::{ChannelNews, InterruptOutcome, LinkChannel};
-use control::SessionControl;
 use identities::IdentityTable;
 use replay_buffer::{Changed, ReplayBuffer};
 use signals::{EarlyInterrupts, PendingSignals, WaitingCalls, is_being_killed};
@@ -64,6 +65,7 @@ use socket::Broken;
 use crate::clock;
 use crate::files::OpenFiles;
 use crate::gateway::Gateway;
+use crate::leases::{MountLeases, MountRecall};
 use crate::locks::MountLocks;
 use crate::nodes::MountNode;
 use crate::options::{MountSource, nanos};
@@ -79,6 +81,18 @@ impl fmt::Debug for OnLost {
     }
 }
 
+/// Callback for leases that are recalled.
+#[derive(Default)]
+struct OnRecall(OnceLock<Box<AnswerRecall>>);
+
+type AnswerRecall = dyn Fn(&MountRecall<'_>) + Send + Sync;
+
+impl fmt::Debug for OnRecall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnRecall")
+    }
+}
+
 /// State of a mount that does not depend on its proxies.
 #[derive(Debug)]
 pub(crate) struct MountState {
@@ -90,6 +104,9 @@ pub(crate) struct MountState {
     missed: EarlyInterrupts,
     signalled: PendingSignals,
     on_writes_lost: OnLost,
+    /// The leases that it has, if it is a holder.
+    pub(crate) leases: Arc<MountLeases>,
+    on_recall: OnRecall,
     /// Wakers of the threads.
     wakers: Vec<OwnedFd>,
     over: AtomicBool,
@@ -131,8 +148,9 @@ struct ThreadChannel {
 }
 
 impl MountState {
-    /// Makes the state for this many threads; `client` is the mount's name as an owner of locks.
-    fn new(threads: usize, client: String) -> Result<MountState, Errno> {
+    /// Makes the state for this many threads; `client` is the mount's name as an owner of locks,
+    /// for `leases` see [`RouterSettings`].
+    fn new(threads: usize, client: String, leases: Option<Nanos>) -> Result<MountState, Errno> {
         let bell = |_| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let (files, behind, abandoned, waits, missed, signalled, on_lost) = Default::default();
         Ok(MountState {
@@ -144,6 +162,8 @@ impl MountState {
             missed,
             signalled,
             on_writes_lost: on_lost,
+            leases: Arc::new(MountLeases::new(leases.is_some(), leases.unwrap_or_default())),
+            on_recall: OnRecall::default(),
             wakers: (0..threads).map(bell).collect::<Result<_, _>>()?,
             over: AtomicBool::new(false),
         })
@@ -334,7 +354,10 @@ impl ClientSession {
             ChannelNews::Unchanged => {}
             // A thread that ended here would leave what the kernel gives it without an answer;
             // the reply that is dropped by a panic says EIO.
-            ChannelNews::Done { done, answer, written } => {
+            ChannelNews::Done { done, answer, written, lease, change } => {
+                if let Some(lease) = &lease {
+                    lease.set_grants(header.leases);
+                }
                 if let Some((number, write)) = written
                     && self.uncommitted.insert(epoch, number, write)
                 {
@@ -343,9 +366,11 @@ impl ClientSession {
                 if catch_unwind(AssertUnwindSafe(|| done(answer))).is_err() {
                     tracing::error!(%tag, "the handler of a reply panicked");
                 }
+                drop((lease, change));
             }
             ChannelNews::Identity(payer) => self.identity_answered(on, &payer),
             ChannelNews::Events(data) => self.events(on, data)?,
+            ChannelNews::Renewed(reply) => self.shared.leases.renewed(&reply),
         }
         Ok(())
     }
@@ -392,12 +417,43 @@ impl ClientSession {
         }
     }
 
+    /// Sends a message about leases by a channel that has a connection of the present session; false
+    /// if there is none.
+    pub(crate) fn send_about_leases(&self, control: SessionControl) -> bool {
+        let epoch = self.epoch.load(Ordering::SeqCst);
+        for on in 0..self.channels.len() {
+            let mut channel = self.lock_channel(on);
+            let state = &mut channel.state;
+            if state.phase() == ChannelPhase::Up && state.epoch() == epoch {
+                state.push_control(control);
+                drop(channel);
+                self.wake(on);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Answers a recall, or says that it is worked on. What cannot be said now is said by the end
+    /// of the term.
+    pub(crate) fn return_lease(&self, access: u64, done: bool) {
+        self.send_about_leases(SessionControl::Return { access, done });
+    }
+
     fn events(&self, on: usize, data: &[u8]) -> Result<(), Broken> {
         for event in SessionEvents::new(data) {
             match event.map_err(|error| Broken::Protocol(error.to_string()))? {
                 SessionEvent::Window { identity, requests, bytes } => {
                     if let Some(payer) = self.payers.by_number(identity) {
                         payer.set_window(requests, bytes);
+                    }
+                }
+                SessionEvent::Recall { access, file, kinds, name } => {
+                    let recall =
+                        MountRecall { access, file, kinds: LeaseKinds::from_bits(kinds), name };
+                    match self.shared.on_recall.0.get() {
+                        Some(answer) => answer(&recall),
+                        None => self.return_lease(access, true),
                     }
                 }
             }

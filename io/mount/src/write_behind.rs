@@ -20,7 +20,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fuse::Errno;
 use ninep::Attributes;
@@ -162,6 +162,8 @@ pub(crate) struct KnownSize {
     pub(crate) attributes: Attributes,
     /// Earlier writes will not change them.
     pub(crate) last: bool,
+    /// For how long they may be believed under a lease; none without one.
+    pub(crate) leased: Option<Duration>,
 }
 
 impl WaitingSince {
@@ -172,10 +174,10 @@ impl WaitingSince {
             WaitingSince::Written { end, kill_set_id } => {
                 let mode = if kill_set_id { without_set_id(told.mode) } else { told.mode };
                 let attributes = Attributes { size: told.size.max(end), mode, ..told };
-                KnownSize { attributes, last: false }
+                KnownSize { attributes, last: false, leased: None }
             }
-            WaitingSince::Same => KnownSize { attributes: told, last: true },
-            WaitingSince::Changed => KnownSize { attributes: told, last: false },
+            WaitingSince::Same => KnownSize { attributes: told, last: true, leased: None },
+            WaitingSince::Changed => KnownSize { attributes: told, last: false, leased: None },
         }
     }
 }

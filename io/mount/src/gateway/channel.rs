@@ -23,7 +23,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use fuse::Errno;
-use ninep::dialect::{AnyReply, AnyRequest, ExtReply, ExtRequest, decode_request, encode_reply};
+use ninep::dialect::{
+    AnyReply, AnyRequest, ExtReply, ExtRequest, RENEW_REFUSED, decode_request, encode_reply,
+};
 use ninep::{Reply, Request, Tag};
 use rustc_hash::FxHashMap;
 use rustix::net::{SendFlags, Shutdown, shutdown};
@@ -118,6 +120,11 @@ impl GatewayChannel {
                 }
                 AnyRequest::Ext(ExtRequest::Ping) => {
                     self.send(&self.reply(tag, &ExtReply::Ping.into()))?;
+                }
+                // Such a server knows of no leases.
+                AnyRequest::Ext(ExtRequest::Renew { .. }) => {
+                    let reply = ExtReply::Renew { outcome: RENEW_REFUSED, term: 0 };
+                    self.send(&self.reply(tag, &reply.into()))?;
                 }
                 // There never is any news.
                 AnyRequest::Ext(ExtRequest::Events) => {}

@@ -242,7 +242,11 @@ impl UpstreamSession {
 
     /// Returns the header of every reply.
     pub(super) fn header(&self) -> ReplyHeader {
-        ReplyHeader { verifier: self.verifier, commit_watermark: self.durable.committed() }
+        ReplyHeader {
+            verifier: self.verifier,
+            commit_watermark: self.durable.committed(),
+            ..ReplyHeader::default()
+        }
     }
 
     /// Makes an operation of its own.

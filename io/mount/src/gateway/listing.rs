@@ -8,7 +8,7 @@
 //! them.
 
 use fuse::Errno;
-use ninep::dialect::{ExtReply, ListEntry};
+use ninep::dialect::{ExtReply, LeaseGrant, ListEntry};
 use ninep::{Attributes, DirEntries, DirEntry, Fid, NameList, Reply, Request, getattr};
 
 use super::asked::{GatewayCall, GatewayReply};
@@ -61,7 +61,7 @@ impl GatewayCall<'_> {
         });
         let file = found.as_ref().map(|(file, told)| (&*file.handle, *told));
         let DirEntry { offset, kind, name, .. } = *entry;
-        ListEntry { offset, kind, name, file }.encode(out);
+        ListEntry { offset, kind, name, file, lease: LeaseGrant::NONE }.encode(out);
         Ok(())
     }
 

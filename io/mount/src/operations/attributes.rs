@@ -20,6 +20,7 @@ use super::or_error;
 use super::stale::FileWalk;
 use crate::files::OpenFile;
 use crate::filesystem::MountFs;
+use crate::leases::{LeaseRequest, OwnChange};
 use crate::nodes::MountNode;
 use crate::session::{CallReply, CallSpec};
 use crate::translate;
@@ -32,16 +33,30 @@ pub(crate) fn get(
     reply: Reply<Attr>,
 ) {
     let node = or_error!(export.nodes.get(request.inode), reply);
+    if handle.is_none_or(|handle| export.files().get(handle).is_ok())
+        && let Some(known) = export.leased_attributes(&node)
+    {
+        return reply.ok(&export.attr(&node, &known));
+    }
     let message = |fid| ninep::Request::Getattr { fid, mask: getattr::ALL }.into();
+    let lease = export.lease_request();
     let (who, asked) = (*request, export.shared().write_behind.now());
-    let about = AttributeTarget { node: node.clone(), by_name: false, message };
+    let about = AttributeTarget {
+        node: node.clone(),
+        by_name: false,
+        message,
+        lease: lease.clone(),
+        change: None,
+    };
     by_file_or_handle(export, request, about, handle, reply, move |export, answer, reply| {
         let attributes = match answer {
             Ok(AnyReply::Base(ninep::Reply::Getattr(attributes))) => attributes,
             Ok(_) => return reply.error(Errno::PROTO),
             Err(error) => return reply.error(error),
         };
-        let fetched = FetchedAttributes { node, attributes, requested_at: asked };
+        let leased = None;
+        let mut fetched = FetchedAttributes { node, attributes, requested_at: asked, leased };
+        fetched.leased = export.keep_attributes(&lease, &fetched);
         behind::as_written(export, &who, fetched, reply, |export, node, known| {
             Ok(export.attr(node, &known?))
         });
@@ -65,7 +80,9 @@ pub(crate) fn set(
     let set = translate::set_attributes(set);
     let message = move |fid| ExtRequest::Change { fid, set }.into();
     behind::after(export, &node.clone(), request, reply, move |export, who, reply| {
-        let about = AttributeTarget { node: node.clone(), by_name: true, message };
+        let change = export.change_of(&node);
+        let about =
+            AttributeTarget { node: node.clone(), by_name: true, message, lease: None, change };
         by_file_or_handle(export, who, about, through, reply, move |export, answer, reply| {
             reply.send(changed(export, &node, answer));
         });
@@ -76,7 +93,7 @@ fn changed(export: &MountFs, node: &MountNode, answer: CallReply<'_>) -> Result<
     match answer? {
         AnyReply::Ext(ExtReply::Change { attributes }) => {
             export.shared().write_behind.changed(node);
-            Ok(export.attr(node, &KnownSize { attributes, last: true }))
+            Ok(export.attr(node, &KnownSize { attributes, last: true, leased: None }))
         }
         _ => Err(Errno::PROTO),
     }
@@ -122,6 +139,10 @@ struct AttributeTarget<M> {
     /// The kernel may have found it by a name, and means the file that has the name now.
     by_name: bool,
     message: M,
+    /// It asks for leases.
+    lease: Option<Arc<LeaseRequest>>,
+    /// It changes the file.
+    change: Option<Arc<OwnChange>>,
 }
 
 /// Asks about a file by what is known of it.
@@ -135,7 +156,7 @@ fn by_file_or_handle(
 ) {
     if let Some(handle) = handle {
         let file = or_error!(export.files().get(handle), reply);
-        return by_file(export, request, &file, about.message, reply, then);
+        return by_file(export, request, &file, about, reply, then);
     }
     let node = about.node.clone();
     let first = (about.message)(handle_fid(0));
@@ -149,22 +170,23 @@ fn by_file_or_handle(
             (walk, (CallSpec::new(HandleList::one(&node.handle), first), false))
         }
     };
+    let ask = ask.leased(&about.lease).changing(about.change.clone());
     let who = *request;
     export.as_caller_with(&node, request, ask, reply, move |export, _, answer, reply| {
-        let AttributeTarget { node, message, .. } = about;
+        let node = about.node.clone();
         if !matches!(answer, Err(Errno::STALE)) {
             return then(export, answer, reply);
         }
         if named && export.is_open_by_descriptor(&node, who.thread) {
             export.expire_names(&node);
-            let about = AttributeTarget { node, by_name: false, message };
+            let about = AttributeTarget { by_name: false, ..about };
             return by_file_or_handle(export, &who, about, None, reply, then);
         }
         match export.files().of_node(node.id).filter(|_| !named) {
             // A handle that is a path, or an inode without names: the open file still is one.
             Some(file) => {
                 export.expire_names(&node);
-                by_file(export, &who, &file, message, reply, then);
+                by_file(export, &who, &file, about, reply, then);
             }
             // By a path: the kernel looks it up again.
             None => reply.error(walk.stale_error(export, &node)),
@@ -176,10 +198,11 @@ fn by_file(
     export: &MountFs,
     request: &FuseRequest,
     file: &Arc<OpenFile>,
-    message: impl Fn(Fid) -> AnyRequest<'static>,
+    about: AttributeTarget<impl Fn(Fid) -> AnyRequest<'static>>,
     reply: Reply<Attr>,
     then: impl FnOnce(&MountFs, CallReply<'_>, Reply<Attr>) + Send + 'static,
 ) {
-    let ask = CallSpec::new(HandleList::NONE, message(file.fid));
+    let ask = CallSpec::new(HandleList::NONE, (about.message)(file.fid));
+    let ask = ask.leased(&about.lease).changing(about.change);
     export.as_opener_with(request, file, ask, reply, then);
 }

@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fuse::{Errno, FuseRequest, FuseWrite, Reply, ReplyBody as FuseAnswer, WrittenBytes};
 use ninep::dialect::{AnyReply, ExtReply, HandleList, handle_fid};
@@ -197,6 +198,8 @@ pub(super) struct FetchedAttributes {
     pub(super) attributes: Attributes,
     /// `WriteBehind::now` when they were requested.
     pub(super) requested_at: u64,
+    /// For how long they may be believed under a lease; none without one.
+    pub(super) leased: Option<Duration>,
 }
 
 /// Replies with a file's fetched attributes, and the writes of this mount since: else the kernel
@@ -210,10 +213,13 @@ pub(super) fn as_written<T: FuseAnswer + 'static>(
     + Send
     + 'static,
 ) {
-    let FetchedAttributes { node, attributes, requested_at } = fetched;
+    let FetchedAttributes { node, attributes, requested_at, leased } = fetched;
     match node.write_behind.since(requested_at) {
         WaitingSince::Changed => refresh_attributes(export, request, node, reply, then),
-        since => reply.send(then(export, &node, Ok(since.applied_to(attributes)))),
+        since => {
+            let known = KnownSize { leased, ..since.applied_to(attributes) };
+            reply.send(then(export, &node, Ok(known)));
+        }
     }
 }
 
@@ -324,7 +330,8 @@ fn start_runs(export: &MountFs, node: &MountNode) {
     while let Some(WriteRun { number, write, file, donor, .. }) = node.write_behind.begin() {
         let bytes = write.bytes() as usize;
         let SentWrite { node, payer, frame, range: place } = write;
-        let ask = CallSpec::of(frame).with_bytes(bytes).replayable(&node, &place);
+        let change = export.change_of(&node);
+        let ask = CallSpec::of(frame).with_bytes(bytes).replayable(&node, &place).changing(change);
         let (later, pays) = (export.clone(), payer.clone());
         let done = move |answer: CallReply<'_>| {
             let written = whole(file.as_deref(), &place, answer);

@@ -25,6 +25,7 @@ use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, WRITE_KILL_PRIV
 use ninep::{Fid, open as bits};
 
 use super::behind::{self, FetchedAttributes};
+use super::leased::is_plain_read;
 use super::stale::{FileWalk, NameWalk};
 use super::{locks, names, or_error};
 use crate::files::OpenFile;
@@ -41,14 +42,27 @@ pub(crate) fn open(
     reply: Reply<OpenedFile>,
 ) {
     let node = or_error!(export.nodes.get(request.inode), reply);
-    let newfid = or_error!(export.files().reserve(), reply);
     // The kernel has followed links and has made what was to be made.
     let flags = open_flags(open.flags) & !(bits::CREATE | bits::EXCL | bits::NOFOLLOW);
-    if flags & bits::TRUNC == 0 {
-        return open_now(export, request, node, newfid, flags, reply);
+    let walk = FileWalk::to_use(export, request, &node);
+    if flags & bits::TRUNC != 0 {
+        return behind::after(export, &node.clone(), request, reply, move |export, who, reply| {
+            open_now(export, who, node, walk, flags, reply);
+        });
     }
-    behind::after(export, &node.clone(), request, reply, move |export, who, reply| {
-        open_now(export, who, node, newfid, flags, reply);
+    if !is_plain_read(flags) || !export.shared().leases.is_holder() {
+        return open_now(export, request, node, walk, flags, reply);
+    }
+    let (who, home) = (*request, export.homes.of(&node));
+    export.caller_at(home, request, move |export, identity| {
+        let identity = or_error!(identity, reply);
+        match export.open_parked(&node, &identity, flags) {
+            Some(file) => {
+                let flags = OpenFlags::KEEP_CACHE;
+                reply.ok(&OpenedFile { handle: file.handle(), flags, backing: None });
+            }
+            None => open_now(export, &who, node, walk, flags, reply),
+        }
     });
 }
 
@@ -56,15 +70,17 @@ fn open_now(
     export: &MountFs,
     request: &FuseRequest,
     node: Arc<MountNode>,
-    newfid: Fid,
+    walk: FileWalk,
     flags: u32,
     reply: Reply<OpenedFile>,
 ) {
+    let newfid = or_error!(export.files().reserve(), reply);
     let message = ExtRequest::Open { fid: handle_fid(0), newfid, name: b"", flags, mode: 0 };
-    let walk = FileWalk::to_use(export, request, &node);
+    let (lease, asked) = (export.lease_request(), export.shared().write_behind.now());
+    let change = if flags & bits::TRUNC != 0 { export.change_of(&node) } else { None };
     // A fid is taken by it, so it is not for repeating.
     let (ask, _) = export.call_by_name(&node, walk.found, message);
-    let (ask, home) = (ask.only_once(), node.clone());
+    let (ask, home) = (ask.only_once().leased(&lease).changing(change), node.clone());
     export.as_caller_with(&home, request, ask, reply, move |export, payer, answer, reply| {
         let told = match made(export, newfid, payer, answer, |_, _, _| ()) {
             Ok(((), told)) => told,
@@ -77,7 +93,12 @@ fn open_now(
         if flags & bits::TRUNC != 0 {
             export.shared().write_behind.changed(&node);
         }
-        let opened = opened(export, newfid, node, payer, flags, told.qid.version);
+        let opened = opened(export, newfid, node.clone(), payer, flags, told.qid.version);
+        if let Ok(file) = export.files().get(opened.handle) {
+            let (attributes, requested_at, leased) = (told, asked, None);
+            let fetched = FetchedAttributes { node, attributes, requested_at, leased };
+            export.keep_open(&lease, &file, &fetched);
+        }
         if !opened.flags.contains(OpenFlags::KEEP_CACHE) {
             export.invalidate_attributes(inode);
         }
@@ -114,7 +135,10 @@ fn create_now(
     let newfid = or_error!(export.files().reserve(), reply);
     let (fid, name) = (handle_fid(0), called.to_bytes());
     let message = ExtRequest::Open { fid, newfid, name, flags, mode };
+    let change = export.change_of_new_name(&directory, name, None);
+    let lease = export.lease_request();
     let ask = CallSpec::once(HandleList::one(&directory.handle), message);
+    let ask = ask.changing(change).leased(&lease);
     let walk = NameWalk::new(export, request, &[&directory]);
     let (who, asked) = (*request, export.shared().write_behind.now());
     let home = directory.clone();
@@ -129,7 +153,13 @@ fn create_now(
         let opened = opened(export, newfid, node.clone(), payer, flags, told.qid.version);
         // It may have been there, known to this mount by another name.
         let payer = payer.clone();
-        let fetched = FetchedAttributes { node, attributes: told, requested_at: asked };
+        if flags & bits::TRUNC != 0 {
+            // It may have been there, known by another name.
+            drop(export.change_of(&node));
+        }
+        let (attributes, requested_at, leased) = (told, asked, None);
+        let fetched = FetchedAttributes { node, attributes, requested_at, leased };
+        export.keep_name(&lease, &directory, called.to_bytes(), &fetched, 1);
         behind::as_written(export, &who, fetched, reply, move |export, node, known| {
             let known = known.inspect_err(|_| {
                 export.nodes.forget(node.id, 1);
@@ -238,6 +268,7 @@ pub(super) fn write_through(
     let ask = ask.with_bytes(len).replayable(&file.node, &place);
     behind::after_opener(export, &file.clone(), request, reply, move |export, who, reply| {
         let node = file.node.clone();
+        let ask = ask.changing(export.change_of(&node));
         export.as_opener(who, &file, ask, reply, move |export, answer| {
             export.shared().write_behind.changed(&node);
             match answer? {
@@ -296,6 +327,10 @@ pub(crate) fn release(export: &MountFs, release: Release, reply: Reply<()>) {
     reply.ok(&());
     let Some(file) = file else { return };
     locks::release(export, file, release.unlock_flock, |export, file, giving| {
+        if giving.is_none() && file.read_span() != 0 {
+            let closed = export.park(file);
+            return closed.iter().for_each(|file| clunk(export, file.fid, &file.payer));
+        }
         clunk_then(export, file.fid, &file.payer, move || drop(giving));
     });
 }
@@ -317,6 +352,7 @@ pub(crate) fn allocate(
     };
     behind::after_opener(export, &file.clone(), request, reply, move |export, who, reply| {
         let node = file.node.clone();
+        let ask = ask.changing(export.change_of(&node));
         export.as_opener(who, &file, ask, reply, move |export, answer| {
             export.shared().write_behind.changed(&node);
             answer.map(|_| ())
@@ -366,6 +402,7 @@ pub(crate) fn copy(
     behind::after_opener(export, &from.clone(), request, reply, move |export, who, reply| {
         behind::after_opener(export, &to.clone(), who, reply, move |export, who, reply| {
             let node = to.node.clone();
+            let ask = ask.changing(export.change_of(&node));
             export.as_opener(who, &to, ask, reply, move |export, answer| {
                 export.shared().write_behind.changed(&node);
                 match answer? {
@@ -391,6 +428,7 @@ fn opened(
         node.clear_version();
     }
     let file: Arc<OpenFile> = export.files().opened(fid, node, payer.clone(), flags);
+    export.end_read_of_writer(&file);
     // What is appended goes past the page cache: the kernel would put it where it believes the
     // end to be, and cut a write that crosses a page there in two.
     let past_cache = flags & (bits::DIRECT | bits::APPEND) != 0;

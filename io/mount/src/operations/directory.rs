@@ -77,13 +77,17 @@ pub(crate) fn list_plus(
                 let Some((handle, told)) = &entry.file else { return out.add_name(&name) };
                 let name = DirEntry { number: told.qid.path, mode: told.mode, ..name };
                 let node = export.nodes.lookup(handle, told);
+                let is_holder = export.shared().leases.is_holder();
+                let leased = export.leased_attributes(&node);
                 let since = node.write_behind.since(asked);
-                if since == WaitingSince::Changed || export.believed <= age {
+                let is_old = since == WaitingSince::Changed || export.believed <= age;
+                if if is_holder { leased.is_none() } else { is_old } {
                     // The kernel is not to believe these attributes; it asks if it needs some.
                     export.nodes.forget(node.id, 1);
                     return out.add_name(&name);
                 }
-                let known = since.applied_to(*told);
+                let age = if is_holder { Duration::ZERO } else { age };
+                let known = leased.unwrap_or_else(|| since.applied_to(*told));
                 let mut known = export.entry(directory, entry.name, &node, &known);
                 known.ttl = known.ttl.saturating_sub(age);
                 known.attributes_ttl = known.attributes_ttl.saturating_sub(age);
@@ -115,13 +119,21 @@ fn with_entries<T: 'static>(
             return give(export, &mut listing, reply);
         }
     }
+    if let Some((data, asked)) = export.leased_listing(&file.node, read.offset) {
+        let mut listing = lock(&file.listing);
+        listing.refill(read.offset, &data);
+        listing.requested_at = asked;
+        return give(export, &mut listing, reply);
+    }
+    let lease = export.lease_request();
     let count = export.payload.min(LIST_BYTES);
     let message = ExtRequest::List { fid: file.fid, offset: read.offset, count };
-    let ask = CallSpec::new(HandleList::NONE, message).with_bytes(count as usize);
+    let ask = CallSpec::new(HandleList::NONE, message).with_bytes(count as usize).leased(&lease);
     let directory: Arc<OpenFile> = file.clone();
     let asked = export.shared().write_behind.now();
     export.as_opener_with(request, &file, ask, reply, move |export, answer, reply| match answer {
         Ok(AnyReply::Ext(ExtReply::List { data })) => {
+            export.keep_listing(&lease, &directory.node, read.offset, data, asked);
             let mut listing = lock(&directory.listing);
             listing.refill(read.offset, data);
             listing.requested_at = asked;
@@ -191,7 +203,8 @@ fn next(data: &[u8], at: usize) -> Result<Option<(ListEntry<'_>, Range<usize>)>,
     match entries.next() {
         None => Ok(None),
         Some(Ok(entry)) => {
-            let file = entry.file.map_or(0, |(handle, _)| 2 + handle.len() + ATTRIBUTES_LEN);
+            let file =
+                entry.file.map_or(0, |(handle, _)| 2 + handle.len() + ATTRIBUTES_LEN + LEASE_LEN);
             Ok(Some((entry, at..at + 8 + 1 + 2 + entry.name.len() + 1 + file)))
         }
         Some(Err(_)) => Err(Errno::PROTO),
@@ -200,6 +213,8 @@ fn next(data: &[u8], at: usize) -> Result<Option<(ListEntry<'_>, Range<usize>)>,
 
 /// Bytes of attributes on the wire.
 const ATTRIBUTES_LEN: usize = 153;
+/// Bytes of a file's leases on the wire.
+const LEASE_LEN: usize = 9;
 /// The number of an entry whose file is not known.
 const UNKNOWN: u64 = u64::MAX;
 /// Bytes of entries that are asked for at once: about a thousand.
@@ -211,13 +226,16 @@ const BELIEVED: Duration = Duration::from_secs(5);
 mod tests {
     use super::*;
     use ninep::Attributes;
+    use ninep::dialect::LeaseGrant;
 
     fn listing(count: u64) -> OpenListing {
         let mut data = Vec::new();
         for number in 1..=count {
             let name = format!("file{number}");
             let file = (number % 2 == 0).then_some((&b"handle"[..], Attributes::default()));
-            let entry = ListEntry { offset: number * 7, kind: 8, name: name.as_bytes(), file };
+            let lease = LeaseGrant::NONE;
+            let entry =
+                ListEntry { offset: number * 7, kind: 8, name: name.as_bytes(), file, lease };
             entry.encode(&mut data);
         }
         let mut listing = OpenListing::default();

@@ -12,6 +12,7 @@ use fuse::{DataReply, Errno, FuseRequest, InodeEntry, InodeId, NewFile, Reply};
 use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, handle_fid};
 
 use super::behind::{self, FetchedAttributes};
+use super::leased::{LeasedName, NamePlace, NamedFile};
 use super::or_error;
 use super::stale::NameWalk;
 use crate::filesystem::MountFs;
@@ -19,8 +20,8 @@ use crate::nodes::MountNode;
 use crate::session::CallSpec;
 use crate::write_behind::KnownSize;
 
-/// Looks up a name. The absence of a name is never cached: a process that learns of its creation
-/// elsewhere expects to find it.
+/// Looks up a name. The absence of a name is cached under a lease only: a process that learns of its
+/// creation elsewhere expects to find it.
 pub(crate) fn lookup(
     export: &MountFs,
     request: &FuseRequest,
@@ -29,16 +30,35 @@ pub(crate) fn lookup(
 ) {
     let directory = or_error!(export.nodes.get(request.inode), reply);
     let message = ExtRequest::Lookup { fid: handle_fid(0), name: name.to_bytes() };
-    let ask = CallSpec::new(HandleList::one(&directory.handle), message);
-    let (who, name) = (*request, name.to_owned());
     let walk = NameWalk::new(export, request, &[&directory]);
+    match export.leased_name(&directory, name.to_bytes()) {
+        Some(LeasedName::Absent) => {
+            not_found(export, &walk, &directory, name);
+            return reply.error(Errno::NOENT);
+        }
+        Some(LeasedName::File(file)) => {
+            let NamedFile { handle, attributes, requested_at, rest } = file;
+            let node = export.nodes.lookup(&handle, &attributes);
+            walk.found(export, &node);
+            let leased = Some(rest);
+            let fetched = FetchedAttributes { node, attributes, requested_at, leased };
+            return entry(export, request, fetched, name.to_owned(), reply);
+        }
+        None => {}
+    }
+    let lease = export.lease_request();
+    let ask = CallSpec::new(HandleList::one(&directory.handle), message).leased(&lease);
+    let (who, name) = (*request, name.to_owned());
     let (asked, home) = (export.shared().write_behind.now(), directory.clone());
     export.as_caller_with(&home, request, ask, reply, move |export, _, answer, reply| {
         match answer {
             Ok(AnyReply::Ext(ExtReply::Lookup { handle, attributes })) => {
                 let node = export.nodes.lookup(handle, &attributes);
                 walk.found(export, &node);
-                let fetched = FetchedAttributes { node, attributes, requested_at: asked };
+                let (requested_at, leased) = (asked, None);
+                let mut fetched = FetchedAttributes { node, attributes, requested_at, leased };
+                let called = name.to_bytes();
+                fetched.leased = export.keep_name(&lease, &directory, called, &fetched, 0);
                 entry(export, &who, fetched, name, reply);
             }
             Ok(_) => reply.error(Errno::PROTO),
@@ -49,13 +69,21 @@ pub(crate) fn lookup(
             }
             Err(Errno::STALE) => reply.error(walk.lookup_error(export, &directory)),
             Err(error) => {
-                if !export.nodes.removed(directory.id, name.to_bytes()) {
-                    walk.note_not_found(export);
+                if error == Errno::NOENT {
+                    export.keep_absent(&lease, &directory, name.to_bytes());
                 }
+                not_found(export, &walk, &directory, &name);
                 reply.error(error);
             }
         }
     });
+}
+
+/// Notes that a name is absent.
+fn not_found(export: &MountFs, walk: &NameWalk, directory: &MountNode, name: &CStr) {
+    if !export.nodes.removed(directory.id, name.to_bytes()) {
+        walk.note_not_found(export);
+    }
 }
 
 /// The entry of a node that was looked up, if its attributes can be had as they are now.
@@ -102,7 +130,7 @@ pub(super) fn masked<T: 'static>(
     then: impl FnOnce(&MountFs, u32, Reply<T>) + Send + 'static,
 ) {
     let masked = new.mode & !(new.umask & 0o777);
-    if masked == new.mode || directory.is_plain() {
+    if masked == new.mode || export.is_plain(directory) {
         return then(export, masked, reply);
     }
     let name = b"system.posix_acl_default";
@@ -143,9 +171,12 @@ fn make_now(
         rdev: new.device.0.into(),
         target: target.to_bytes(),
     };
+    let change = export.change_of_new_name(&directory, name.to_bytes(), None);
+    let lease = export.lease_request();
     let ask = CallSpec::once(HandleList::one(&directory.handle), message);
+    let ask = ask.changing(change).leased(&lease);
     let walk = NameWalk::new(export, request, &[&directory]);
-    let name = name.to_owned();
+    let (name, asked) = (name.to_owned(), export.shared().write_behind.now());
     export.as_caller(
         &directory.clone(),
         request,
@@ -154,8 +185,12 @@ fn make_now(
         move |export, _, answer| match answer {
             Ok(AnyReply::Ext(ExtReply::Mknode { handle, attributes })) => {
                 let node = export.nodes.lookup(handle, &attributes);
-                let known = KnownSize { attributes, last: true };
-                Ok(export.entry(directory.id, name.to_bytes(), &node, &known))
+                let known = KnownSize { attributes, last: true, leased: None };
+                let entry = export.entry(directory.id, name.to_bytes(), &node, &known);
+                let (requested_at, leased) = (asked, None);
+                let fetched = FetchedAttributes { node, attributes, requested_at, leased };
+                export.keep_name(&lease, &directory, name.to_bytes(), &fetched, 1);
+                Ok(entry)
             }
             Ok(_) => Err(Errno::PROTO),
             Err(Errno::STALE) => Err(walk.stale_error(export, &[&directory])),
@@ -186,7 +221,9 @@ pub(crate) fn remove(
     let directory = or_error!(export.nodes.get(request.inode), reply);
     let dirfid = handle_fid(0);
     let message = ninep::Request::Unlinkat { dirfid, name: name.to_bytes(), flags };
-    let ask = CallSpec::once(HandleList::one(&directory.handle), message);
+    let place = NamePlace { directory: &directory, name: name.to_bytes(), exists: true };
+    let change = export.change_of_names(&[place], None);
+    let ask = CallSpec::once(HandleList::one(&directory.handle), message).changing(change);
     let walk = NameWalk::new(export, request, &[&directory]);
     let name = name.to_owned();
     export.as_caller(&directory.clone(), request, ask, reply, move |export, _, answer| {
@@ -215,7 +252,10 @@ pub(crate) fn rename(
         newdirfid: handle_fid(1),
         newname: to.to_bytes(),
     };
-    let ask = CallSpec::once(HandleList::two(&old.handle, &new.handle), message);
+    let moved = NamePlace { directory: &old, name: from.to_bytes(), exists: true };
+    let made = NamePlace { directory: &new, name: to.to_bytes(), exists: false };
+    let change = export.change_of_names(&[moved, made], None);
+    let ask = CallSpec::once(HandleList::two(&old.handle, &new.handle), message).changing(change);
     let walk = NameWalk::new(export, request, &[&old, &new]);
     let (from, to) = (from.to_owned(), to.to_owned());
     export.as_caller(&new.clone(), request, ask, reply, move |export, _, answer| {
@@ -241,7 +281,9 @@ pub(crate) fn link(
     let file = or_error!(export.nodes.get(inode), reply);
     let (dfid, fid) = (handle_fid(0), handle_fid(1));
     let message = ninep::Request::Link { dfid, fid, name: name.to_bytes() };
+    let change = export.change_of_new_name(&directory, name.to_bytes(), Some(&file));
     let ask = CallSpec::once(HandleList::two(&directory.handle, &file.handle), message);
+    let ask = ask.changing(change);
     let walk = NameWalk::new(export, request, &[&directory, &file]);
     let (who, name) = (*request, name.to_owned());
     export.as_caller_with(

@@ -20,7 +20,7 @@ use crate::session::{CallReply, CallSpec};
 
 pub(crate) fn get(export: &MountFs, request: &FuseRequest, name: &CStr, reply: Reply<Xattr>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
-    if node.is_plain() {
+    if export.is_plain(&node) {
         let nobody_labels = name == LABEL && !*SELINUX;
         return reply.error(if nobody_labels { Errno::OPNOTSUPP } else { Errno::NODATA });
     }
@@ -29,7 +29,7 @@ pub(crate) fn get(export: &MountFs, request: &FuseRequest, name: &CStr, reply: R
 
 pub(crate) fn list(export: &MountFs, request: &FuseRequest, reply: Reply<Xattr>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
-    if node.is_plain() {
+    if export.is_plain(&node) {
         return reply.value(b"");
     }
     fetch_value(export, request, &node, b"", reply);
@@ -63,6 +63,7 @@ fn change(
     ask: CallSpec,
     reply: Reply<()>,
 ) {
+    let ask = ask.changing(export.change_of(&node));
     let (who, again) = (*request, ask.clone());
     export.as_caller_with(&node.clone(), request, ask, reply, move |export, _, answer, reply| {
         export.shared().write_behind.changed(&node);

@@ -1,7 +1,7 @@
 //! A call of the proxy: a whole message, the identity that pays, and a callback for the reply.
 //!
 //! ```text
-//!   size type tag │ identity reply_slot sequence remote_ops names │ body    one frame, encoded once;
+//!   size type tag │ identity reply_slot sequence remote_ops lease_life names │ body    one frame, encoded once;
 //!             └───────────┴─── stamped when it is begun                       sent again as it is
 //! ```
 
@@ -20,6 +20,7 @@ use session::client::{CallId, CallNeeds};
 
 use super::abandoned::Abandoned;
 use super::identities::SessionIdentity;
+use crate::leases::{LeaseRequest, OwnChange};
 use crate::nodes::{MountNode, WirePlace};
 
 /// Result of a call.
@@ -57,6 +58,10 @@ pub(crate) struct CallSpec {
     pub(crate) needs: CallNeeds,
     /// It writes there: kept until that is durable.
     pub(crate) replayable: Option<(Arc<MountNode>, Range<u64>)>,
+    /// It asks for leases: where what the reply grants is put.
+    pub(crate) lease: Option<Arc<LeaseRequest>>,
+    /// What it changes: nothing of that is kept until it is answered.
+    pub(crate) change: Option<Arc<OwnChange>>,
 }
 
 /// One encoded message. Clones share it.
@@ -99,7 +104,8 @@ impl CallSpec {
 
     /// A message that may be executed twice.
     pub(crate) fn of(frame: CallFrame) -> CallSpec {
-        CallSpec { frame, needs: CallNeeds::default(), replayable: None }
+        let (needs, replayable, lease, change) = Default::default();
+        CallSpec { frame, needs, replayable, lease, change }
     }
 
     /// Makes a call that must be executed once.
@@ -145,6 +151,20 @@ impl CallSpec {
     /// Sets the file and the bytes that it writes.
     pub(crate) fn replayable(self, node: &Arc<MountNode>, place: &Range<u64>) -> CallSpec {
         CallSpec { replayable: Some((node.clone(), place.clone())), ..self }
+    }
+
+    /// Sets that the call asks for leases, if the mount is a holder.
+    pub(crate) fn leased(mut self, lease: &Option<Arc<LeaseRequest>>) -> CallSpec {
+        if let Some(lease) = lease {
+            self.frame.set_lease_life(lease.life());
+            self.lease = Some(lease.clone());
+        }
+        self
+    }
+
+    /// Sets what the call changes.
+    pub(crate) fn changing(self, change: Option<Arc<OwnChange>>) -> CallSpec {
+        CallSpec { change, ..self }
     }
 
     /// Sets that the call may wait long at the proxy.
@@ -209,6 +229,12 @@ impl CallFrame {
         bytes[REMOTE_OPS..REMOTE_OPS + 4].copy_from_slice(&remote_ops.to_le_bytes());
     }
 
+    /// Sets the life of the mount as a holder of leases.
+    fn set_lease_life(&mut self, life: u32) {
+        let bytes = Arc::make_mut(&mut self.0);
+        bytes[LEASE_LIFE..LEASE_LIFE + 4].copy_from_slice(&life.to_le_bytes());
+    }
+
     /// Sets the waiter's identity in a write to a fid; false for other messages.
     pub(super) fn set_donor(&mut self, identity: Option<u32>) -> bool {
         if self.written_fid().is_none() {
@@ -261,19 +287,21 @@ pub(crate) fn errno_of(ecode: u32) -> Errno {
     }
 }
 
-// Where the fields stand: size[4] type[1] tag[2] identity[4] reply_slot[2] sequence[4] remote_ops[4].
+// Where the fields stand: size[4] type[1] tag[2] identity[4] reply_slot[2] sequence[4] remote_ops[4]
+// lease_life[4].
 const SIZE: usize = 0;
 const TAG: usize = 5;
 const IDENTITY: usize = 7;
 const SLOT: usize = 11;
 const SEQUENCE: usize = 13;
 const REMOTE_OPS: usize = 17;
+const LEASE_LIFE: usize = 21;
 // The dialect's own messages that write.
 const WRITE: u8 = 216;
 const APPEND: u8 = 218;
 const COPY: u8 = 224;
 // Behind them n[1] m[1]; of a write without handles and places then fid[4] offset[8] flags[4] count[4].
-const LISTS: usize = 21;
+const LISTS: usize = 25;
 const WRITE_FLAGS: usize = LISTS + 2 + 12;
 const WRITE_COUNT: usize = LISTS + 2 + 16;
 

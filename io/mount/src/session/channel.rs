@@ -17,7 +17,7 @@ use fuse::{Errno, FuseRequestId};
 use model::Time;
 use ninep::Tag;
 use ninep::dialect::{AnyReply, ExtReply};
-use session::client::{ChannelEvent, ClientChannel, Interrupted};
+use session::client::{ChannelEvent, ClientChannel, Interrupted, RenewReply};
 
 use super::abandoned::Abandoned;
 use super::call::{CallReply, CallSpec, CallWaiter, OnReply, ServerCall, errno_of};
@@ -25,6 +25,7 @@ use super::identities::SessionIdentity;
 use super::signals::FLUSH_PATIENCE;
 use super::socket::{Broken, SocketOutbox};
 use crate::clock;
+use crate::leases::{LeaseRequest, OwnChange};
 use crate::options::nanos;
 use crate::write_behind::SentWrite;
 
@@ -43,11 +44,20 @@ pub(crate) enum ChannelNews<'a> {
     /// Nothing is to be done.
     Unchanged,
     /// Call this. With what was written and its number, if that is to be kept.
-    Done { done: OnReply, answer: CallReply<'a>, written: Option<(u64, SentWrite)> },
+    Done {
+        done: OnReply,
+        answer: CallReply<'a>,
+        written: Option<(u64, SentWrite)>,
+        lease: Option<Arc<LeaseRequest>>,
+        /// To be dropped once `done` has been called.
+        change: Option<Arc<OwnChange>>,
+    },
     /// This identity may be used now, or not at all.
     Identity(Arc<SessionIdentity>),
     /// Encoded events of the session, in one message.
     Events(&'a [u8]),
+    /// The mount's term as a holder of leases was asked for.
+    Renewed(RenewReply),
 }
 
 /// Result of looking for an interrupted request.
@@ -93,9 +103,10 @@ impl LinkChannel {
             ChannelEvent::Unchanged => ChannelNews::Unchanged,
             ChannelEvent::Done { call, answer } => {
                 let answer = answer.map_err(errno_of);
-                let ServerCall { payer, spec: ask, done, .. } = call;
+                let ServerCall { payer, spec: mut ask, done, .. } = call;
+                let (lease, change) = (ask.lease.take(), ask.change.take());
                 let written = written(payer, ask, &answer);
-                ChannelNews::Done { done, answer, written }
+                ChannelNews::Done { done, answer, written, lease, change }
             }
             ChannelEvent::Identity { identity, answer } => {
                 match answer {
@@ -105,6 +116,7 @@ impl LinkChannel {
                 ChannelNews::Identity(identity)
             }
             ChannelEvent::Events(data) => ChannelNews::Events(data),
+            ChannelEvent::Renewed(reply) => ChannelNews::Renewed(reply),
         })
     }
 

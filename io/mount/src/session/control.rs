@@ -30,6 +30,16 @@ pub(crate) fn control_frame(control: &SessionControl, id: CallId) -> CallFrame {
         }
         ChannelControl::Ping(_) => CallFrame::new(HandleList::NONE, ExtRequest::Ping),
         ChannelControl::Events => CallFrame::new(HandleList::NONE, ExtRequest::Events),
+        ChannelControl::Renew { life, what, sent: _ } => {
+            CallFrame::new(HandleList::NONE, ExtRequest::Renew { life: *life, what: *what })
+        }
+        ChannelControl::Return { access, done } => {
+            let request = ExtRequest::Return { access: *access, done: (*done).into() };
+            CallFrame::new(HandleList::NONE, request)
+        }
+        ChannelControl::GiveBack(data) => {
+            CallFrame::new(HandleList::NONE, ExtRequest::GiveBack { data })
+        }
     };
     let identity = match control {
         ChannelControl::Donate(_, _, donor) => donor.number,

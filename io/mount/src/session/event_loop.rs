@@ -123,6 +123,10 @@ impl<'h> EventLoop<'h> {
     /// The mount is gone. What it has asked for is seen through, within reason.
     fn finish(&mut self) {
         self.homes.end();
+        if let Some((leave, line)) = self.homes.shared.leases.leave().zip(self.lines.first()) {
+            line.link.send_about_leases(leave);
+        }
+        self.lines.iter_mut().for_each(|line| line.begin(&self.set));
         let deadline = Instant::now() + FINISH;
         let busy =
             |line: &LoopConnection<'_>| line.socket.is_some() && !line.channel().state.is_idle();

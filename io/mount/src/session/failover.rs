@@ -149,6 +149,8 @@ impl ClientSession {
         if let Some(reclaim) = reclaim {
             self.epoch.store(life.epoch(), Ordering::SeqCst);
             self.wait_for_receivers();
+            // Before the open files are told: what was kept open for later is closed.
+            self.shared.leases.session_replaced();
             // From here on the proxy resumes it: whether this Rsession has arrived is known there.
             talk.confirm()?;
             reclaim::restore(self, reclaim, &mut talk)?;
@@ -171,6 +173,7 @@ impl ClientSession {
         let socket = Arc::new(talk.into_socket());
         self.lock_channel(on).up(socket, began);
         self.shared.wake_thread(on);
+        self.shared.leases.wake();
         // Those that still have a connection of the life before learn that it is over.
         if is_new {
             (0..self.channels.len()).for_each(|other| self.shared.wake_thread(other));

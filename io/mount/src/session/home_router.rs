@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use fuse::{Errno, FuseRequestId};
+use model::Nanos;
 use session::client::SessionLife;
 
 use super::channel::LinkChannel;
@@ -27,6 +28,7 @@ use super::signals::is_being_killed;
 use super::socket::Broken;
 use super::{ClientSession, MountState, ThreadChannel};
 use crate::gateway::Gateway;
+use crate::leases::MountRecall;
 use crate::nodes::MountNode;
 use crate::options::{MountSource, nanos};
 use crate::write_behind::SentWrite;
@@ -53,6 +55,9 @@ pub(crate) struct RouterSettings<'a> {
     pub(crate) id: u128,
     /// This mount's name as an owner of locks.
     pub(crate) client: String,
+    /// For how long the kernel believes what it receives without leases, if the mount is to be a holder
+    /// of some.
+    pub(crate) leases: Option<Nanos>,
 }
 
 /// Sessions that are connected, and what they lead to.
@@ -72,10 +77,11 @@ impl HomeRouter {
     pub(crate) fn begin(
         begin: RouterSettings<'_>,
     ) -> Result<ConnectedRouter, (MountSource, HandshakeError)> {
-        let RouterSettings { sources, threads, soft, replay_buffer: keep, id, client } = begin;
+        let RouterSettings { sources, threads, soft, replay_buffer: keep, id, client, leases } =
+            begin;
         let at = |home: usize| move |error| (sources[home].clone(), error);
-        let shared =
-            MountState::new(threads, client).map_err(|error| at(0)(Broken::from(error).into()))?;
+        let shared = MountState::new(threads, client, leases.filter(|_| sources.len() == 1))
+            .map_err(|error| at(0)(Broken::from(error).into()))?;
         let shared = Arc::new(shared);
         let names: Vec<u64> =
             sources.iter().map(|source| hash(source.to_string().as_bytes())).collect();
@@ -187,6 +193,17 @@ impl HomeRouter {
         }
     }
 
+    /// Sets the callback for leases that a proxy recalls.
+    pub(crate) fn on_recall(&self, then: impl Fn(&MountRecall<'_>) + Send + Sync + 'static) {
+        // Once for each mount.
+        let _ = self.shared.on_recall.0.set(Box::new(then));
+    }
+
+    /// Whether the mount is gone.
+    pub(crate) fn is_over(&self) -> bool {
+        self.shared.over.load(Ordering::SeqCst)
+    }
+
     /// Sees to it that sessions return to their own proxies; ends with the mount.
     pub(crate) fn start_fail_back_thread(&self) {
         if self.links.len() < 2 {
@@ -213,6 +230,7 @@ impl HomeRouter {
     /// Ends reconnecting: the mount is gone.
     pub(crate) fn end(&self) {
         self.shared.over.store(true, Ordering::SeqCst);
+        self.shared.leases.wake();
     }
 }
 

@@ -32,7 +32,10 @@ impl Bench {
     }
 
     fn heard(&self, epoch: u64, verifier: u64, committed: u64) -> Changed {
-        self.kept.handle_header(epoch, ReplyHeader { verifier, commit_watermark: committed })
+        self.kept.handle_header(
+            epoch,
+            ReplyHeader { verifier, commit_watermark: committed, ..ReplyHeader::default() },
+        )
     }
 }
 

@@ -29,6 +29,8 @@ mod mount_faults;
 mod mount_files;
 mod mount_homes;
 mod mount_kills;
+mod mount_leases;
+mod mount_leases_lost;
 mod mount_left_behind;
 mod mount_links;
 mod mount_locks;

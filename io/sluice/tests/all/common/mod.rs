@@ -35,6 +35,11 @@ pub use testkit::{PATIENCE, copy_program, everybodys, root_here, skip, until};
 
 pub use place::{HangingOpens, Image, Tmpfs};
 
+/// The variable that, with the value `read`, has every export `x` of `data` grant leases.
+const LEASES: &str = "SLUICE_TEST_LEASES";
+const READ_LEASES: &str = "leases = \"read\"\n";
+const LEASE_STATE: &str = "lease_state = \"@/leases\"\n";
+
 pub const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
 /// An ordinary user, who owns what the tests make.
 pub const USER: u32 = 1000;
@@ -64,10 +69,11 @@ pub struct Proxy {
 impl Setup {
     pub fn new(name: &str) -> Setup {
         let export = "[[export]]\nname = \"x\"\ndir = \"data\"\n";
+        let leases = std::env::var(LEASES).is_ok_and(|leases| leases == "read");
         Setup {
             name: name.into(),
-            top: String::new(),
-            tables: export.into(),
+            top: if leases { LEASE_STATE.into() } else { String::new() },
+            tables: if leases { format!("{export}{READ_LEASES}") } else { export.into() },
             rules: String::new(),
             api: false,
             fresh: true,
@@ -85,6 +91,15 @@ impl Setup {
     /// The tables of the configuration, in place of one export `x` of `data`.
     pub fn tables(mut self, text: &str) -> Setup {
         self.tables = text.into();
+        self
+    }
+
+    /// The export `x` of `data` grants leases.
+    pub fn leases(mut self) -> Setup {
+        if !self.tables.contains(READ_LEASES) {
+            self.tables.push_str(READ_LEASES);
+            self.top.push_str(LEASE_STATE);
+        }
         self
     }
 

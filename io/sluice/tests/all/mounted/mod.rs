@@ -192,9 +192,9 @@ fn pass_but_rsession(from: &mut TcpStream, to: &mut TcpStream, armed: &AtomicU8)
     let _ = from.shutdown(Shutdown::Both);
 }
 
-/// The type of Rsession, and the place of `resumed` after the reply header and `slots`.
+/// The type of Rsession, and the place of `resumed` after the reply header without leases and `slots`.
 const RSESSION: u8 = 201;
-const RESUMED_AT: usize = 4 + 1 + 2 + 8 + 8 + 2;
+const RESUMED_AT: usize = 4 + 1 + 2 + 8 + 8 + 1 + 2;
 /// No Rsession is to be lost.
 pub const NO_RSESSION: u8 = 2;
 

@@ -1,0 +1,477 @@
+//! What is kept under leases: attributes, names, listings, and files that are open for the next
+//! opener.
+//!
+//! ```text
+//!   reply, granted ─► keep_… ─► LeasedFile ─► attributes, name, listing ─► an answer without a message
+//!                                  │ recalled, changed from here, given back, the term is over
+//!                                  ▼
+//!                               Dropped: what the kernel is to be told, and what is to be closed
+//! ```
+//!
+//! Invariants: something is kept only while its lease is held; nothing is kept of what a call of this
+//! mount is changing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use leases::{HeldLeases, LeaseKinds, LeaseRequestId, LeaseTerms, ObjectId};
+use model::{Nanos, Time};
+use ninep::Attributes;
+use ninep::dialect::LeaseGrant;
+use rustc_hash::FxHashMap;
+
+use crate::files::OpenFile;
+use crate::session::SessionIdentity;
+
+/// The leases of a mount and what it keeps under them.
+#[derive(Debug)]
+pub(crate) struct LeaseCache {
+    pub(crate) held: HeldLeases,
+    files: FxHashMap<u64, LeasedFile>,
+    /// Calls of this mount that change a file, and are not answered.
+    changing: FxHashMap<u64, u32>,
+    changing_names: FxHashMap<(u64, Arc<[u8]>), u32>,
+    names: usize,
+    listing_bytes: usize,
+    /// The paths of files that are open for nobody, in the order in which they were closed.
+    parked: BTreeMap<u64, u64>,
+    last_parked: u64,
+    /// Numbers spans in which READ is held without a break.
+    spans: u64,
+}
+
+/// What is kept of one file, by the path of its qid.
+#[derive(Debug, Default)]
+struct LeasedFile {
+    handles: Vec<Arc<[u8]>>,
+    attributes: Option<KeptAttributes>,
+    names: FxHashMap<Arc<[u8]>, KeptName>,
+    /// Entries of the directory, by the offset after which they come.
+    listing: BTreeMap<u64, Arc<[u8]>>,
+    listing_asked: u64,
+    /// The span in which READ is held; 0 without it.
+    read_span: u64,
+    parked: Vec<ParkedFile>,
+}
+
+/// A file that is open for nobody, and its place in the order in which they were closed.
+#[derive(Debug)]
+struct ParkedFile {
+    number: u64,
+    file: Arc<OpenFile>,
+}
+
+/// Attributes, and when they were asked for, as `WriteBehind::now` says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptAttributes {
+    pub(crate) attributes: Attributes,
+    pub(crate) requested_at: u64,
+}
+
+/// What a name leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum KeptName {
+    /// There is no such name.
+    Absent,
+    /// A file: the path of its qid, and its handle.
+    File(u64, Arc<[u8]>),
+}
+
+/// A file as a reply names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileKey<'a> {
+    /// The path of its qid.
+    pub(crate) path: u64,
+    pub(crate) handle: &'a [u8],
+}
+
+/// What is to be done about leases that are not held any more.
+#[derive(Debug, Default)]
+pub(crate) struct Dropped {
+    /// Handles of files whose attributes the kernel may believe.
+    pub(crate) attributes: Vec<Arc<[u8]>>,
+    /// Handles of files whose pages it may have.
+    pub(crate) pages: Vec<Arc<[u8]>>,
+    /// Files that are open at the proxy for nobody.
+    pub(crate) parked: Vec<Arc<OpenFile>>,
+}
+
+impl LeaseCache {
+    pub(crate) fn new(terms: LeaseTerms) -> LeaseCache {
+        LeaseCache {
+            held: HeldLeases::new(terms),
+            files: FxHashMap::default(),
+            changing: FxHashMap::default(),
+            changing_names: FxHashMap::default(),
+            names: 0,
+            listing_bytes: 0,
+            parked: BTreeMap::new(),
+            last_parked: 0,
+            spans: 0,
+        }
+    }
+
+    /// The attributes of a file, and how long they may be believed.
+    pub(crate) fn attributes(&mut self, path: u64, now: Time) -> Option<(KeptAttributes, Nanos)> {
+        let kept = self.files.get(&path)?.attributes?;
+        let rest = self.held.believes(object(path), LeaseKinds::ATTRIBUTES, now)?;
+        Some((kept, rest))
+    }
+
+    /// What a name of a directory leads to.
+    pub(crate) fn name(&mut self, directory: u64, name: &[u8], now: Time) -> Option<KeptName> {
+        let kept = self.files.get(&directory)?.names.get(name)?.clone();
+        self.held.believes(object(directory), LeaseKinds::NAMES, now)?;
+        Some(kept)
+    }
+
+    /// The entries of a directory after an offset, and when they were asked for.
+    pub(crate) fn listing(
+        &mut self,
+        directory: u64,
+        offset: u64,
+        now: Time,
+    ) -> Option<(Arc<[u8]>, u64)> {
+        let file = self.files.get(&directory)?;
+        let kept = (file.listing.get(&offset)?.clone(), file.listing_asked);
+        self.held.believes(object(directory), LeaseKinds::NAMES, now)?;
+        Some(kept)
+    }
+
+    /// Counts what a reply grants of a file: the kinds under which what the reply says may be kept.
+    pub(crate) fn granted(
+        &mut self,
+        request: LeaseRequestId,
+        file: FileKey<'_>,
+        grant: LeaseGrant,
+    ) -> LeaseKinds {
+        let kinds = LeaseKinds::from_bits(grant.kinds);
+        if kinds.is_empty() {
+            return kinds;
+        }
+        let fresh = self.held.granted(request, object(file.path), kinds, grant.number);
+        if !fresh.is_empty() {
+            let kept = self.files.entry(file.path).or_default();
+            if !kept.handles.iter().any(|handle| **handle == *file.handle)
+                && kept.handles.len() < HANDLES_MAX
+            {
+                kept.handles.push(file.handle.into());
+            }
+        }
+        fresh
+    }
+
+    /// Keeps the attributes of a file, if ATTRIBUTES is among these kinds of this reply and no call
+    /// of this mount changes them. Returns how long they may be believed.
+    pub(crate) fn keep_attributes(
+        &mut self,
+        file: FileKey<'_>,
+        fresh: LeaseKinds,
+        kept: KeptAttributes,
+        now: Time,
+    ) -> Option<Nanos> {
+        let is_changing = self.changing.contains_key(&file.path);
+        if !fresh.contains(LeaseKinds::ATTRIBUTES) || is_changing {
+            return None;
+        }
+        self.files.get_mut(&file.path)?.attributes = Some(kept);
+        self.held.rest(now)
+    }
+
+    /// Keeps what a name leads to, if NAMES is among these kinds of this reply and no call of this
+    /// mount changes the name; `own` counts the call itself.
+    pub(crate) fn keep_name(
+        &mut self,
+        directory: u64,
+        fresh: LeaseKinds,
+        name: &[u8],
+        leads_to: KeptName,
+        own: u32,
+    ) {
+        if !fresh.contains(LeaseKinds::NAMES) || self.names >= NAMES_MAX {
+            return;
+        }
+        let name: Arc<[u8]> = name.into();
+        let changing = self.changing_names.get(&(directory, name.clone()));
+        if changing.copied().unwrap_or(0) > own {
+            return;
+        }
+        if let Some(file) = self.files.get_mut(&directory)
+            && file.names.insert(name, leads_to).is_none()
+        {
+            self.names += 1;
+        }
+    }
+
+    /// Keeps the entries of a directory after an offset, under the same conditions.
+    pub(crate) fn keep_listing(
+        &mut self,
+        directory: u64,
+        fresh: LeaseKinds,
+        offset: u64,
+        data: &[u8],
+        requested_at: u64,
+    ) {
+        let is_full = self.listing_bytes + data.len() > LISTING_BYTES_MAX;
+        let changes = self.changing_names.keys().any(|(of, _)| *of == directory);
+        if !fresh.contains(LeaseKinds::NAMES) || is_full || changes {
+            return;
+        }
+        let Some(file) = self.files.get_mut(&directory) else { return };
+        file.listing_asked = match file.listing.is_empty() {
+            true => requested_at,
+            false => file.listing_asked.min(requested_at),
+        };
+        let before = file.listing.insert(offset, data.into());
+        self.listing_bytes += data.len();
+        self.listing_bytes -= before.map_or(0, |before| before.len());
+    }
+
+    /// READ was granted with an open: the span in which it is held; 0 if it is not to be used.
+    pub(crate) fn begin_read_span(&mut self, path: u64, fresh: LeaseKinds) -> u64 {
+        if !fresh.contains(LeaseKinds::READ) || self.changing.contains_key(&path) {
+            return 0;
+        }
+        let Some(file) = self.files.get_mut(&path) else { return 0 };
+        if file.read_span == 0 {
+            self.spans += 1;
+            file.read_span = self.spans;
+        }
+        file.read_span
+    }
+
+    /// Keeps a file open for the next opener; returns those that are to be closed instead.
+    pub(crate) fn park(&mut self, path: u64, file: Arc<OpenFile>, now: Time) -> Vec<Arc<OpenFile>> {
+        let read = self.held.believes(object(path), LeaseKinds::READ, now);
+        let span = file.read_span();
+        let Some(kept) = self.files.get_mut(&path).filter(|_| read.is_some() && span != 0) else {
+            return vec![file];
+        };
+        if kept.read_span != span {
+            return vec![file];
+        }
+        self.last_parked += 1;
+        let number = self.last_parked;
+        kept.parked.push(ParkedFile { number, file });
+        let first_of_file = kept.parked[0].number;
+        let is_over = kept.parked.len() > PARKED_OF_FILE;
+        self.parked.insert(number, path);
+        let closed = match is_over {
+            true => Some(first_of_file),
+            false if self.parked.len() > PARKED_MAX => self.parked.keys().next().copied(),
+            false => None,
+        };
+        closed.and_then(|number| self.take_parked(number)).into_iter().collect()
+    }
+
+    /// Takes a file that this identity had opened with these flags.
+    pub(crate) fn unpark(
+        &mut self,
+        path: u64,
+        identity: &Arc<SessionIdentity>,
+        flags: u32,
+        now: Time,
+    ) -> Option<Arc<OpenFile>> {
+        let fits = |ParkedFile { file, .. }: &&ParkedFile| {
+            Arc::ptr_eq(&file.payer, identity) && file.flags == flags && !file.is_stale()
+        };
+        let number = self.files.get(&path)?.parked.iter().rev().find(fits)?.number;
+        self.held.believes(object(path), LeaseKinds::READ, now)?;
+        self.take_parked(number)
+    }
+
+    fn take_parked(&mut self, number: u64) -> Option<Arc<OpenFile>> {
+        let path = self.parked.remove(&number)?;
+        let parked = &mut self.files.get_mut(&path)?.parked;
+        let at = parked.iter().position(|parked| parked.number == number)?;
+        Some(parked.remove(at).file)
+    }
+
+    /// A recall came: of these kinds, or of one name alone.
+    pub(crate) fn recalled(&mut self, path: u64, kinds: LeaseKinds, name: &[u8]) -> Dropped {
+        let held = self.held.recalled(object(path), kinds, !name.is_empty());
+        let mut dropped = self.forget(path, kinds, name);
+        if let Some(file) = self.files.get(&path) {
+            if kinds.contains(LeaseKinds::ATTRIBUTES) {
+                dropped.attributes.clone_from(&file.handles);
+            }
+            if held.contains(LeaseKinds::READ) {
+                dropped.pages.clone_from(&file.handles);
+            }
+        }
+        self.drop_if_unheld(path);
+        dropped
+    }
+
+    /// A call of this mount is about to change a file: nothing of these kinds is kept until its end.
+    pub(crate) fn begin_change(&mut self, path: u64, kinds: LeaseKinds) -> Dropped {
+        *self.changing.entry(path).or_default() += 1;
+        self.forget(path, kinds, b"")
+    }
+
+    /// Such a call is answered.
+    pub(crate) fn end_change(&mut self, path: u64, kinds: LeaseKinds) {
+        self.held.changed(object(path), kinds);
+        count_down(&mut self.changing, &path);
+    }
+
+    /// A call of this mount is about to change a name.
+    pub(crate) fn begin_name_change(&mut self, directory: u64, name: &Arc<[u8]>) {
+        *self.changing_names.entry((directory, name.clone())).or_default() += 1;
+        self.forget(directory, LeaseKinds::NAMES, name);
+    }
+
+    /// Such a call is answered.
+    pub(crate) fn end_name_change(&mut self, directory: u64, name: &Arc<[u8]>) {
+        self.held.changed(object(directory), LeaseKinds::NAMES);
+        count_down(&mut self.changing_names, &(directory, name.clone()));
+    }
+
+    /// READ of a file is not used any more: a file is open here for writing.
+    pub(crate) fn end_read(&mut self, path: u64) -> Dropped {
+        self.held.recalled(object(path), LeaseKinds::READ, false);
+        let dropped = self.forget(path, LeaseKinds::READ, b"");
+        self.drop_if_unheld(path);
+        dropped
+    }
+
+    /// No attributes are kept: a call changes those of a file that is not known.
+    pub(crate) fn forget_all_attributes(&mut self) {
+        self.files.values_mut().for_each(|file| file.attributes = None);
+    }
+
+    /// All leases are over.
+    pub(crate) fn lapse(&mut self) -> Dropped {
+        let mut dropped = Dropped::default();
+        for (object, kinds) in self.held.lapse() {
+            let Some(file) = self.files.get(&object.0[0]) else { continue };
+            if kinds.contains(LeaseKinds::READ) {
+                dropped.pages.extend(file.handles.iter().cloned());
+            }
+        }
+        for (_, file) in self.files.drain() {
+            dropped.attributes.extend(file.handles);
+            dropped.parked.extend(file.parked.into_iter().map(|parked| parked.file));
+        }
+        self.parked.clear();
+        (self.names, self.listing_bytes) = (0, 0);
+        dropped
+    }
+
+    /// Whether there are more leases or names than are to be kept.
+    pub(crate) fn is_over_full(&self) -> bool {
+        let names = self.names >= NAMES_MAX || self.listing_bytes >= LISTING_BYTES_MAX / 2;
+        self.held.len() > LEASES_MAX || names
+    }
+
+    /// Ends the leases that were not used for longest, some at a time: each with the kinds and the
+    /// number to give it back with, once the kernel has forgotten them.
+    pub(crate) fn give_back(&mut self) -> (Dropped, Vec<(u64, LeaseGrant)>) {
+        let mut dropped = Dropped::default();
+        let mut leases = Vec::new();
+        for (object, kinds, number) in self.held.least_used(GIVE_BACK) {
+            let path = object.0[0];
+            let forgotten = self.forget(path, kinds, b"");
+            dropped.parked.extend(forgotten.parked);
+            if let Some(file) = self.files.get(&path) {
+                dropped.attributes.extend(file.handles.iter().cloned());
+            }
+            leases.push((path, LeaseGrant { kinds: kinds.bits(), number }));
+        }
+        (dropped, leases)
+    }
+
+    /// The kernel has forgotten what was given back.
+    pub(crate) fn given_back(&mut self, leases: &[(u64, LeaseGrant)]) {
+        leases.iter().for_each(|(path, _)| self.drop_if_unheld(*path));
+    }
+
+    /// The number of files that are open for nobody.
+    #[cfg(test)]
+    pub(crate) fn parked(&self) -> usize {
+        self.parked.len()
+    }
+
+    fn forget(&mut self, path: u64, kinds: LeaseKinds, name: &[u8]) -> Dropped {
+        let mut dropped = Dropped::default();
+        let Some(file) = self.files.get_mut(&path) else { return dropped };
+        if kinds.contains(LeaseKinds::ATTRIBUTES) {
+            file.attributes = None;
+        }
+        if kinds.contains(LeaseKinds::NAMES) {
+            let before = file.names.len();
+            match name.is_empty() {
+                true => file.names.clear(),
+                false => drop(file.names.remove(name)),
+            }
+            self.names -= before - file.names.len();
+            let listing = std::mem::take(&mut file.listing);
+            self.listing_bytes -= listing.values().map(|data| data.len()).sum::<usize>();
+        }
+        if kinds.contains(LeaseKinds::READ) {
+            file.read_span = 0;
+            for ParkedFile { number, file } in std::mem::take(&mut file.parked) {
+                self.parked.remove(&number);
+                dropped.parked.push(file);
+            }
+        }
+        dropped
+    }
+
+    fn drop_if_unheld(&mut self, path: u64) {
+        if self.held.held(object(path)).is_empty() {
+            let left = self.forget(path, every(), b"");
+            debug_assert!(left.parked.is_empty(), "READ ended before");
+            self.files.remove(&path);
+        }
+    }
+}
+
+impl Dropped {
+    /// Whether there is nothing to be done.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.attributes.is_empty() && self.pages.is_empty() && self.parked.is_empty()
+    }
+
+    /// Adds what another has.
+    pub(crate) fn append(&mut self, other: Dropped) {
+        self.attributes.extend(other.attributes);
+        self.pages.extend(other.pages);
+        self.parked.extend(other.parked);
+    }
+}
+
+fn every() -> LeaseKinds {
+    LeaseKinds::from_bits(u8::MAX)
+}
+
+fn object(path: u64) -> ObjectId {
+    ObjectId([path, 0])
+}
+
+fn count_down<K: std::hash::Hash + Eq>(counts: &mut FxHashMap<K, u32>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}
+
+/// Handles of one file: a file has one, except at a proxy whose handles are paths.
+const HANDLES_MAX: usize = 32;
+/// Leases of a mount.
+const LEASES_MAX: usize = 100_000;
+/// Names that are kept.
+const NAMES_MAX: usize = 200_000;
+/// Bytes of listings that are kept.
+const LISTING_BYTES_MAX: usize = 64 << 20;
+/// Files that are kept open for nobody, and how many of one file.
+const PARKED_MAX: usize = 1024;
+const PARKED_OF_FILE: usize = 2;
+/// Leases that are given back at once.
+const GIVE_BACK: usize = 256;
+
+#[cfg(test)]
+#[path = "cache_tests.rs"]
+mod tests;

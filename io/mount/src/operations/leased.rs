@@ -1,0 +1,319 @@
+//! Answers that need no message, and what is kept of those that did.
+//!
+//! ```text
+//!   the kernel asks ─► held? ─┬─ yes ─► node, attributes, with the writes of this mount ─► answered
+//!                             └─ no ──► CallSpec::leased ─► reply ─► keep_… ─► answered
+//!   a change ─► change_of, change_of_name: nothing is kept of it until it is answered
+//! ```
+//!
+//! The kernel believes attributes for the rest of the term; names it does not believe for any time,
+//! as no notice would end that in time: they are answered here.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use leases::LeaseKinds;
+use ninep::Attributes;
+use ninep::dialect::{ListEntries, PLAIN_FILE};
+use ninep::open as bits;
+
+use super::behind::FetchedAttributes;
+use crate::files::OpenFile;
+use crate::filesystem::MountFs;
+use crate::leases::{
+    ChangedFile, DirectoryName, FileKey, KeptAttributes, KeptName, LeaseRequest, OwnChange,
+};
+use crate::nodes::MountNode;
+use crate::session::SessionIdentity;
+use crate::write_behind::{KnownSize, WaitingSince};
+
+/// What a name leads to, without having asked.
+pub(crate) enum LeasedName {
+    Absent,
+    File(NamedFile),
+}
+
+/// A file that a name leads to, and its attributes.
+pub(crate) struct NamedFile {
+    pub(crate) handle: Arc<[u8]>,
+    pub(crate) attributes: Attributes,
+    pub(crate) requested_at: u64,
+    /// For how long the attributes may be believed.
+    pub(crate) rest: Duration,
+}
+
+/// A name in a directory.
+#[derive(Clone, Copy)]
+pub(super) struct NamePlace<'a> {
+    pub(super) directory: &'a MountNode,
+    pub(super) name: &'a [u8],
+    /// Whether the kernel has found a file there.
+    pub(super) exists: bool,
+}
+
+impl MountFs {
+    /// Begins a call that asks for leases; none if the mount is not a holder.
+    pub(super) fn lease_request(&self) -> Option<Arc<LeaseRequest>> {
+        self.shared().leases.request()
+    }
+
+    /// The attributes of a node, with the writes of this mount, if no message is needed.
+    pub(super) fn leased_attributes(&self, node: &MountNode) -> Option<KnownSize> {
+        let path = node.path()?;
+        let (kept, rest) =
+            self.shared().leases.with(|cache, _, now| cache.attributes(path, now))?;
+        let since = node.write_behind.since(kept.requested_at);
+        if since == WaitingSince::Changed {
+            return None;
+        }
+        let known = since.applied_to(kept.attributes);
+        self.shared().leases.count(|stats| stats.attributes += 1);
+        Some(KnownSize { leased: Some(rest.to_duration()), ..known })
+    }
+
+    /// What a name leads to, if no message is needed.
+    pub(super) fn leased_name(&self, directory: &MountNode, name: &[u8]) -> Option<LeasedName> {
+        let path = directory.path()?;
+        self.shared().leases.with(|cache, stats, now| {
+            let found = match cache.name(path, name, now)? {
+                KeptName::Absent => LeasedName::Absent,
+                KeptName::File(file, handle) => {
+                    let (kept, rest) = cache.attributes(file, now)?;
+                    let KeptAttributes { attributes, requested_at } = kept;
+                    let rest = rest.to_duration();
+                    LeasedName::File(NamedFile { handle, attributes, requested_at, rest })
+                }
+            };
+            stats.lookups += 1;
+            Some(found)
+        })
+    }
+
+    /// Keeps what a reply says of the one file that its message names, and notes for how long that may
+    /// be believed.
+    pub(super) fn keep_attributes(
+        &self,
+        lease: &Option<Arc<LeaseRequest>>,
+        fetched: &FetchedAttributes,
+    ) -> Option<Duration> {
+        let file = key(&fetched.node.handle, &fetched.attributes);
+        let kept = kept(fetched);
+        let rest = lease.as_ref()?.keep(|cache, id, grants, now| {
+            let fresh = cache.granted(id, file, grants.named);
+            cache.keep_attributes(file, fresh, kept, now)
+        });
+        Some(rest?.to_duration())
+    }
+
+    /// Keeps what a look-up or a call that made a name says; `own` is 1 for the latter, whose own
+    /// change does not count. Notes for how long the attributes may be believed.
+    pub(super) fn keep_name(
+        &self,
+        lease: &Option<Arc<LeaseRequest>>,
+        directory: &MountNode,
+        name: &[u8],
+        fetched: &FetchedAttributes,
+        own: u32,
+    ) -> Option<Duration> {
+        let (file, of) = (key(&fetched.node.handle, &fetched.attributes), directory.path());
+        let kept = kept(fetched);
+        let rest = lease.as_ref()?.keep(|cache, id, grants, now| {
+            let fresh = cache.granted(id, file, grants.found);
+            let rest = cache.keep_attributes(file, fresh, kept, now);
+            if let Some(path) = of {
+                let directory = FileKey { path, handle: &directory.handle };
+                let fresh = cache.granted(id, directory, grants.named);
+                let leads_to = KeptName::File(file.path, fetched.node.handle.clone());
+                cache.keep_name(path, fresh, name, leads_to, own);
+            }
+            rest
+        });
+        Some(rest?.to_duration())
+    }
+
+    /// Keeps that a name is absent.
+    pub(super) fn keep_absent(
+        &self,
+        lease: &Option<Arc<LeaseRequest>>,
+        directory: &MountNode,
+        name: &[u8],
+    ) {
+        let (Some(lease), Some(path)) = (lease, directory.path()) else { return };
+        lease.keep(|cache, id, grants, _| {
+            let directory = FileKey { path, handle: &directory.handle };
+            let fresh = cache.granted(id, directory, grants.named);
+            cache.keep_name(path, fresh, name, KeptName::Absent, 0);
+        });
+    }
+
+    /// Keeps the entries of a directory after an offset, and what they say of their files.
+    pub(super) fn keep_listing(
+        &self,
+        lease: &Option<Arc<LeaseRequest>>,
+        directory: &MountNode,
+        offset: u64,
+        data: &[u8],
+        requested_at: u64,
+    ) {
+        let (Some(lease), Some(path)) = (lease, directory.path()) else { return };
+        lease.keep(|cache, id, grants, now| {
+            let of = FileKey { path, handle: &directory.handle };
+            let names = cache.granted(id, of, grants.named);
+            cache.keep_listing(path, names, offset, data, requested_at);
+            for entry in ListEntries::new(data).map_while(Result::ok) {
+                let Some((handle, attributes)) = entry.file else { continue };
+                let file = key(handle, &attributes);
+                let fresh = cache.granted(id, file, entry.lease);
+                let kept = KeptAttributes { attributes, requested_at };
+                cache.keep_attributes(file, fresh, kept, now);
+                let leads_to = KeptName::File(file.path, handle.into());
+                cache.keep_name(path, names, entry.name, leads_to, 0);
+            }
+        });
+    }
+
+    /// The entries of a directory after an offset, if no message is needed, and when they were asked
+    /// for.
+    pub(super) fn leased_listing(
+        &self,
+        directory: &MountNode,
+        offset: u64,
+    ) -> Option<(Arc<[u8]>, u64)> {
+        let path = directory.path()?;
+        self.shared().leases.with(|cache, stats, now| {
+            let found = cache.listing(path, offset, now)?;
+            stats.listings += 1;
+            Some(found)
+        })
+    }
+
+    /// An open for reading was answered: the file may be kept open for the next opener.
+    pub(super) fn keep_open(
+        &self,
+        lease: &Option<Arc<LeaseRequest>>,
+        file: &OpenFile,
+        fetched: &FetchedAttributes,
+    ) {
+        let Some(lease) = lease else { return };
+        let (of, kept) = (key(&file.node.handle, &fetched.attributes), kept(fetched));
+        let span = lease.keep(|cache, id, grants, now| {
+            let fresh = cache.granted(id, of, grants.named);
+            cache.keep_attributes(of, fresh, kept, now);
+            match is_plain_read(file.flags) && file.node.writers.load(Ordering::SeqCst) == 0 {
+                true => cache.begin_read_span(of.path, fresh),
+                false => 0,
+            }
+        });
+        file.set_read_span(span);
+    }
+
+    /// Opens a file that this very identity had opened, under a lease that was held since.
+    pub(super) fn open_parked(
+        &self,
+        node: &Arc<MountNode>,
+        identity: &Arc<SessionIdentity>,
+        flags: u32,
+    ) -> Option<Arc<OpenFile>> {
+        let path = node.path()?;
+        self.shared().leases.with(|cache, stats, now| {
+            let parked = cache.unpark(path, identity, flags, now)?;
+            stats.opens += 1;
+            // In one step: a session that ends meanwhile has it open, or not at all.
+            let file = self.files().opened(parked.fid, node.clone(), identity.clone(), flags);
+            file.set_read_span(parked.read_span());
+            Some(file)
+        })
+    }
+
+    /// A file is open for nobody any more: keeps it for the next opener, or gives back those that are
+    /// to be closed.
+    pub(super) fn park(&self, file: Arc<OpenFile>) -> Vec<Arc<OpenFile>> {
+        let path = file.node.path().filter(|_| file.read_span() != 0 && !file.is_stale());
+        let Some(path) = path else { return vec![file] };
+        file.forget_listing();
+        let back = file.clone();
+        let closed = self.shared().leases.with(|cache, _, now| Some(cache.park(path, file, now)));
+        closed.unwrap_or_else(|| vec![back])
+    }
+
+    /// A file was opened: if for writing, READ of it is not used any more.
+    pub(super) fn end_read_of_writer(&self, file: &OpenFile) {
+        if let Some(path) = file.node.path().filter(|_| file.writes()) {
+            self.shared().leases.end_read(path);
+        }
+    }
+
+    /// Begins a change of a file's data or attributes.
+    pub(super) fn change_of(&self, node: &MountNode) -> Option<Arc<OwnChange>> {
+        let kinds = LeaseKinds::ATTRIBUTES.and(LeaseKinds::READ);
+        let file = node.path().map(|path| ChangedFile { path, kinds });
+        self.shared().leases.begin_change(file.into_iter().collect(), Vec::new())
+    }
+
+    /// Begins a change of a name that may be made: `file` gets it, or a new one.
+    pub(super) fn change_of_new_name(
+        &self,
+        directory: &MountNode,
+        name: &[u8],
+        file: Option<&MountNode>,
+    ) -> Option<Arc<OwnChange>> {
+        self.change_of_names(&[NamePlace { directory, name, exists: false }], file)
+    }
+
+    /// Begins a change of names; what they lead to changes, too, and so does `file`.
+    pub(super) fn change_of_names(
+        &self,
+        names: &[NamePlace<'_>],
+        file: Option<&MountNode>,
+    ) -> Option<Arc<OwnChange>> {
+        let leases = &self.shared().leases;
+        if !leases.is_holder() {
+            return None;
+        }
+        let (mut files, mut all): (Vec<ChangedFile>, Vec<DirectoryName>) = Default::default();
+        let attributes = |path| ChangedFile { path, kinds: LeaseKinds::ATTRIBUTES };
+        files.extend(file.and_then(MountNode::path).map(attributes));
+        for NamePlace { directory, name, exists } in names {
+            let Some(path) = directory.path() else { continue };
+            files.push(attributes(path));
+            let kept = leases.with(|cache, _, now| cache.name(path, name, now));
+            let led_to = match kept {
+                Some(KeptName::File(file, _)) => Some(file),
+                _ => self.nodes.node_at(directory.id, name).and_then(|node| node.path()),
+            };
+            if *exists && led_to.is_none() {
+                // It may be known by another name.
+                leases.forget_all_attributes();
+            }
+            files.extend(led_to.map(attributes));
+            all.push(DirectoryName { directory: path, name: (*name).into() });
+        }
+        leases.begin_change(files, all)
+    }
+
+    /// Whether the node is known to have neither ACL nor extended attributes.
+    pub(super) fn is_plain(&self, node: &MountNode) -> bool {
+        let leases = &self.shared().leases;
+        if !leases.is_holder() {
+            return node.is_plain();
+        }
+        let kept =
+            node.path().and_then(|path| leases.with(|cache, _, now| cache.attributes(path, now)));
+        kept.is_some_and(|(kept, _)| kept.attributes.valid & PLAIN_FILE != 0)
+    }
+}
+
+/// Whether a file that is opened with these flags is only read, through the page cache.
+pub(super) fn is_plain_read(flags: u32) -> bool {
+    flags & (bits::ACCESS_MASK | bits::TRUNC | bits::DIRECT | bits::APPEND) == bits::RDONLY
+}
+
+fn key<'a>(handle: &'a [u8], attributes: &Attributes) -> FileKey<'a> {
+    FileKey { path: attributes.qid.path, handle }
+}
+
+fn kept(fetched: &FetchedAttributes) -> KeptAttributes {
+    let FetchedAttributes { attributes, requested_at, .. } = *fetched;
+    KeptAttributes { attributes, requested_at }
+}
