@@ -119,9 +119,22 @@ fn refused(error: ClientError) -> anyhow::Result<BeginOutcome> {
 /// # Errors
 /// None that stop a job: they are logged, and `on_failure` decides.
 pub(super) fn start(config: &SlurmConfig, id: &str) -> anyhow::Result<ExitCode> {
+    start_known(config, id, queue::job(id))
+}
+
+/// Like [`start`], for a job that Slurm was asked about already.
+///
+/// # Errors
+/// None that stop a job: they are logged, and `on_failure` decides.
+pub(super) fn start_known(
+    config: &SlurmConfig,
+    id: &str,
+    known: anyhow::Result<Option<SlurmJob>>,
+) -> anyhow::Result<ExitCode> {
     let (deadline, since) = (Instant::now() + config.wait.to_duration(), when::now());
+    let mut known = Some(known);
     loop {
-        let asked = queue::job(id).and_then(|job| {
+        let asked = known.take().unwrap_or_else(|| queue::job(id)).and_then(|job| {
             let job = job.with_context(|| format!("Slurm has no job {id}"))?;
             Ok((begin(&config.batch_client()?, config, &job, Some(since))?, job.is_batch))
         });

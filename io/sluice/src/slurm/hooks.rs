@@ -20,9 +20,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use api::ErrorCode;
+use http::ApiClient;
 use rustix::fs::{Gid, Uid};
 
-use super::begin::{BeginOutcome, begin, start};
+use super::begin::{BeginOutcome, begin, start_known};
 use super::config::{OnFailure, SlurmConfig};
 use super::queue::{self, SlurmJob, SlurmState};
 use super::request;
@@ -66,20 +67,30 @@ pub(super) fn run(hook: SlurmHook, config: &SlurmConfig) -> ExitCode {
 /// Lets a job begin that was chosen its nodes: one of srun or salloc not before its reservation.
 fn admit(config: &SlurmConfig, id: &str) -> anyhow::Result<ExitCode> {
     let job = queue::job(id)?.with_context(|| format!("Slurm has no job {id}"))?;
-    if !job.is_batch && job.comment.split_whitespace().any(|word| word == GATE) {
-        let status = start(config, id)?;
+    let waits = !job.is_batch && job.comment.split_whitespace().any(|word| word == GATE);
+    if waits {
+        let status = start_known(config, id, Ok(Some(job.clone())))?;
         if status != ExitCode::SUCCESS {
             return Ok(status);
         }
     }
-    register(config, &job).map(|()| ExitCode::SUCCESS)
+    let client = config.batch_client()?;
+    register(&client, &job)?;
+    if !waits {
+        claim(&client, config, &job)?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
-fn register(config: &SlurmConfig, job: &SlurmJob) -> anyhow::Result<()> {
-    let (client, id) = (config.batch_client()?, job.id.as_str());
-    let new = request::registration(job, nodes()?);
-    client.register_job(id, &new).with_context(|| format!("cannot register job {id}"))?;
-    match begin(&client, config, job, None)? {
+fn register(client: &ApiClient, job: &SlurmJob) -> anyhow::Result<()> {
+    let (new, id) = (request::registration(job, nodes()?), job.id.as_str());
+    client.register_job(id, &new).map(drop).with_context(|| format!("cannot register job {id}"))
+}
+
+/// Begins and claims the reservation of a job that has passed the gate, or whose site has none.
+fn claim(client: &ApiClient, config: &SlurmConfig, job: &SlurmJob) -> anyhow::Result<()> {
+    let id = &job.id;
+    match begin(client, config, job, None)? {
         BeginOutcome::NoRequest | BeginOutcome::Active => {}
         // Without burst_buffer.lua nothing holds the job back: it begins as best effort.
         BeginOutcome::Later(why) => {
