@@ -20,7 +20,9 @@ use crate::session::{CallReply, CallSpec};
 
 pub(crate) fn get(export: &MountFs, request: &FuseRequest, name: &CStr, reply: Reply<Xattr>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
-    if export.is_plain(&node) {
+    // The kernel asks for capabilities before a write, which has the proxy take them away in any case:
+    // what was so lately will do.
+    if export.is_plain(&node) || (name == CAPABILITIES && node.is_plain()) {
         let nobody_labels = name == LABEL && !*SELINUX;
         return reply.error(if nobody_labels { Errno::OPNOTSUPP } else { Errno::NODATA });
     }
@@ -111,6 +113,7 @@ fn reply_value(answer: CallReply<'_>, reply: Reply<Xattr>) {
     }
 }
 
+const CAPABILITIES: &CStr = c"security.capability";
 const LABEL: &CStr = c"security.selinux";
 
 /// Whether this machine's kernel labels files. Where it does not, `ls -l` still asks for each
