@@ -124,6 +124,8 @@ struct RecallWait {
     /// The holder's life of which the lease is.
     first: u64,
     expel_at: Time,
+    /// How long that may be put off, if the holder works on it.
+    expel_by: Time,
 }
 
 impl LeaseTable {
@@ -364,12 +366,13 @@ impl LeaseTable {
         self.shrink(object, holder, kinds);
     }
 
-    /// A holder works on the return of what an access waits for: its limit begins again.
+    /// A holder works on the return of what an access waits for: its limit begins again, for a term
+    /// more at most.
     pub fn progressed(&mut self, holder: HolderId, id: AccessId, now: Time) {
         let limit = now + self.terms.recall_limit;
         if let Some(open) = self.accesses.get_mut(&id) {
             let of_holder = open.waits.iter_mut().filter(|wait| wait.holder == holder);
-            of_holder.for_each(|wait| wait.expel_at = wait.expel_at.max(limit));
+            of_holder.for_each(|wait| wait.expel_at = wait.expel_at.max(limit.min(wait.expel_by)));
         }
     }
 
@@ -499,6 +502,7 @@ impl LeaseTable {
     /// Has an access wait for what a holder has, or may have.
     fn recall_from(&mut self, id: AccessId, holder: HolderId, now: Time) {
         let expel_at = now + self.terms.recall_limit;
+        let expel_by = expel_at + self.terms.term;
         let Some(open) = self.accesses.get(&id) else { return };
         let (object, access) = (open.object, open.access);
         let Some(known) = self.holders.get(&holder).filter(|known| known.until > now) else {
@@ -518,7 +522,7 @@ impl LeaseTable {
             self.recalls.push(LeaseRecall { holder, access: id, object, kinds, name });
         }
         let open = self.accesses.get_mut(&id).expect("it was found above");
-        open.waits.push(RecallWait { holder, first, expel_at });
+        open.waits.push(RecallWait { holder, first, expel_at, expel_by });
     }
 }
 

@@ -339,6 +339,8 @@ impl ProxyLeases {
     ) -> (bool, Vec<RecallToSend>) {
         let mut guard = self.state();
         let (state, now) = (&mut *guard, self.clock.now());
+        // Those that it still needs are taken again below, with no other request between.
+        let had_names = begun.release_names(state);
         begun.accesses.retain(|(id, access)| {
             let is_needed = needed.contains(access);
             if !is_needed {
@@ -362,15 +364,11 @@ impl ProxyLeases {
         });
         let recalls = recalls.collect();
         let is_ready = begun.is_ready(state, now);
-        if is_ready != begun.has_names {
-            let names = begun.accesses.iter().filter_map(|(_, access)| access.changed_name());
-            match is_ready {
-                true => state.busy_names.extend(names),
-                false => names.for_each(|name| {
-                    state.busy_names.remove(&name);
-                }),
-            }
-            begun.has_names = is_ready;
+        if is_ready {
+            state.busy_names.extend(begun.changed_names());
+            begun.has_names = true;
+        }
+        if had_names {
             self.note_change();
         }
         (is_ready, recalls)
@@ -392,7 +390,7 @@ impl ProxyLeases {
 
     /// Whether a parked request may be ready.
     pub(crate) fn has_changes(&self) -> bool {
-        self.changed.load(Ordering::SeqCst)
+        self.any_parked() && self.changed.load(Ordering::SeqCst)
     }
 
     /// Returns the figures for metrics.
@@ -486,30 +484,42 @@ impl BegunAccesses {
     fn is_ready(&self, state: &mut LeaseState, now: Time) -> bool {
         let LeaseState { table, busy_names, .. } = state;
         let is_free = |access: &NeededAccess| {
-            self.has_names || access.changed_name().is_none_or(|name| !busy_names.contains(&name))
+            access.changed_name().is_none_or(|name| !busy_names.contains(&name))
         };
         // Each is checked: one that is ready has no deadline any more.
         self.accesses.iter().fold(true, |is_ready, (id, access)| {
             table.is_ready(*id, now) && is_free(access) && is_ready
         })
     }
+
+    fn changed_names(&self) -> impl Iterator<Item = (ObjectId, NameId)> {
+        self.accesses.iter().filter_map(|(_, access)| access.changed_name())
+    }
+
+    /// Lets other requests change its names. Returns whether they could not.
+    fn release_names(&mut self, state: &mut LeaseState) -> bool {
+        let had_names = std::mem::take(&mut self.has_names);
+        if had_names {
+            self.changed_names().for_each(|name| {
+                state.busy_names.remove(&name);
+            });
+        }
+        had_names
+    }
 }
 
 impl Drop for BegunAccesses {
     fn drop(&mut self) {
-        let mut state = self.leases.state();
-        for (id, access) in &self.accesses {
+        let leases = self.leases.clone();
+        let mut state = leases.state();
+        for (id, _) in &self.accesses {
             state.table.end(*id);
             state.recalled.remove(id);
-            if self.has_names
-                && let Some(name) = access.changed_name()
-            {
-                state.busy_names.remove(&name);
-            }
         }
+        let had_names = self.release_names(&mut state);
         drop(state);
-        if self.has_names {
-            self.leases.note_change();
+        if had_names {
+            leases.note_change();
         }
     }
 }

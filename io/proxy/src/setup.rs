@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use api::{PrivateFileError, ProjectsKnown};
@@ -112,9 +112,7 @@ pub(crate) fn open_exports(
     let is_granted = config.controller.is_some();
     targets.extend(new.into_iter().map(|new| Arc::new(new.add_to(gate, is_granted))));
     let mut exports = Exports::default();
-    let granting = opened.iter().filter(|(export, ..)| export.leases == LeasePolicy::Read);
-    let granting: Vec<(PathBuf, u64)> =
-        granting.map(|(export, .., root)| (export.dir.clone(), root.dev)).collect();
+    let any_grants = opened.iter().any(|(export, ..)| export.leases == LeasePolicy::Read);
     for (export, known, dir, open, root) in opened {
         let same =
             |before: &&Arc<Export>| *before.name == *export.name && before.root.same_file(&root);
@@ -125,8 +123,8 @@ pub(crate) fn open_exports(
             Some(before) => before.leases,
             None => ExportLeases {
                 grants: exported.is_empty() && export.leases == LeasePolicy::Read,
-                recalls: has_leases
-                    || granting.iter().any(|one| shares_files(one, (&export.dir, root.dev))),
+                // A file may be in several: by a hard link, or below a mount.
+                recalls: has_leases || any_grants,
             },
         };
         if leases.grants != (export.leases == LeasePolicy::Read) {
@@ -149,13 +147,6 @@ pub(crate) fn open_exports(
         exports.insert(export.name.clone(), Arc::new(made));
     }
     Ok((exports, targets))
-}
-
-/// Whether a file may be reached through both: by a hard link, if they are of one file system, or as one is
-/// in the other.
-fn shares_files(one: &(PathBuf, u64), other: (&Path, u64)) -> bool {
-    let (dir, dev) = other;
-    one.1 == dev || one.0.starts_with(dir) || dir.starts_with(&one.0)
 }
 
 /// The leases of a proxy that begins. Without a file for the record none is granted.

@@ -103,7 +103,7 @@ impl Server {
         own.waits.push(to.tag);
         if session.events.listen(connection) {
             let outstanding = self.leases.outstanding(session);
-            session.events.replace(outstanding.into_iter().map(|recall| recall.event));
+            session.events.push_again(outstanding.into_iter().map(|recall| recall.event));
         }
         answer_wait(connection, own, session, outbox);
     }

@@ -24,19 +24,29 @@ use crate::leases::{BegunAccesses, NeededAccess};
 /// How often what is behind the names of a request is looked up again before it is executed.
 const LOOKED_UP_MAX: usize = 16;
 
-/// Begins the accesses of a request, those of `begun` among them. Returns them, to be dropped when it is
-/// executed; `Err`: it must wait.
+/// What becomes of a request that may change what others have leases of.
+pub(super) enum LeaseBegin {
+    /// It may be executed; its accesses, if it has any, are to be dropped after that.
+    Ready(Option<Box<BegunAccesses>>),
+    /// It must wait.
+    Waits(Box<BegunAccesses>),
+}
+
+/// Begins the accesses of a request, those of `begun` among them.
+///
+/// # Errors
+/// If it cannot be known what the request would change.
 pub(super) fn begin(
     cx: &Context<'_>,
     request: &AnyRequest<'_>,
     begun: Option<Box<BegunAccesses>>,
-) -> Result<Option<Box<BegunAccesses>>, Box<BegunAccesses>> {
+) -> io::Result<LeaseBegin> {
     if !cx.fid().user.export.leases.recalls {
-        return Ok(None);
+        return Ok(LeaseBegin::Ready(None));
     }
-    let mut needed = needed(cx, request);
+    let mut needed = needed(cx, request)?;
     if needed.is_empty() {
-        return Ok(None);
+        return Ok(LeaseBegin::Ready(None));
     }
     let leases = &cx.server.leases;
     let by = cx.mount().and_then(|mount| mount.lease_holder());
@@ -45,19 +55,19 @@ pub(super) fn begin(
         let (is_ready, recalls) = leases.start(&mut begun, &needed, by);
         cx.server.deliver_recalls(recalls);
         if !is_ready {
-            return Err(begun);
+            return Ok(LeaseBegin::Waits(begun));
         }
         if !names_files(request) {
             break;
         }
         // Only now can no other request change what the names lead to.
-        let again = self::needed(cx, request);
+        let again = self::needed(cx, request)?;
         if again == needed {
             break;
         }
         needed = again;
     }
-    Ok(Some(begun))
+    Ok(LeaseBegin::Ready(Some(begun)))
 }
 
 /// Whether a request changes files that it reaches by name.
@@ -112,22 +122,36 @@ impl Context<'_> {
     }
 
     /// The file under a name; none where there is none, or the user may not look.
-    fn child(&self, dir: &ExportNode, name: &[u8]) -> Option<ExportNode> {
-        if matches!(name, b"" | b"." | b"..") || self.as_user().is_err() {
-            return None;
+    ///
+    /// # Errors
+    /// If it is not known whether there is one: then nothing is changed.
+    fn child(&self, dir: &ExportNode, name: &[u8]) -> io::Result<Option<ExportNode>> {
+        if matches!(name, b"" | b"." | b"..") {
+            return Ok(None);
         }
-        dir.lookup(name, &self.fid().user.export).ok()
+        self.as_user()?;
+        match dir.lookup(name, &self.fid().user.export) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if is_of_this_machine(&error) => Err(error),
+            Err(_) => Ok(None),
+        }
     }
 }
 
 /// What a request does that breaks leases.
-fn needed(cx: &Context<'_>, request: &AnyRequest<'_>) -> Vec<NeededAccess> {
+fn needed(cx: &Context<'_>, request: &AnyRequest<'_>) -> io::Result<Vec<NeededAccess>> {
     let mut needed = NeededAccesses { cx, all: Vec::new() };
     match request {
-        AnyRequest::Base(request) => needed.add_base(request),
-        AnyRequest::Ext(request) => needed.add_ext(request),
+        AnyRequest::Base(request) => needed.add_base(request)?,
+        AnyRequest::Ext(request) => needed.add_ext(request)?,
     }
-    needed.all
+    Ok(needed.all)
+}
+
+/// Whether an error says nothing of the files, but of this machine.
+fn is_of_this_machine(error: &io::Error) -> bool {
+    let of_machine = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EIO, libc::EINTR];
+    error.raw_os_error().is_none_or(|errno| of_machine.contains(&errno))
 }
 
 struct NeededAccesses<'a> {
@@ -136,7 +160,7 @@ struct NeededAccesses<'a> {
 }
 
 impl NeededAccesses<'_> {
-    fn add_base(&mut self, request: &Request<'_>) {
+    fn add_base(&mut self, request: &Request<'_>) -> io::Result<()> {
         let fid = self.cx.fid();
         let node: &ExportNode = &fid.node;
         match *request {
@@ -147,18 +171,18 @@ impl NeededAccesses<'_> {
                 self.add_attributes(node);
             }
             Request::Lopen { flags, .. } if flags & open::TRUNC != 0 => self.add_data(node),
-            Request::Lcreate { name, flags, .. } => self.add_create(name, flags),
+            Request::Lcreate { name, flags, .. } => self.add_create(name, flags)?,
             Request::Setattr { set, .. } => self.add_set(node, set.valid),
             Request::Symlink { name, .. }
             | Request::Mknod { name, .. }
             | Request::Mkdir { name, .. } => self.add_name(node, name),
             Request::Link { fid: file, name, .. } => {
                 self.add_name(node, name);
-                if let Some(file) = self.other(file) {
+                if let Some(file) = self.other(file)? {
                     self.add_attributes(&file.node);
                 }
             }
-            Request::Unlinkat { name, .. } => self.add_removed(node, name),
+            Request::Unlinkat { name, .. } => self.add_removed(node, name)?,
             Request::Remove { .. } => {
                 if let Some(entry) = &fid.entry {
                     self.add_name(&entry.dir, &entry.name);
@@ -166,33 +190,36 @@ impl NeededAccesses<'_> {
                 }
             }
             Request::Rename { dfid, name, .. } => {
-                if let (Some(entry), Some(to)) = (&fid.entry, self.other(dfid)) {
+                if let (Some(entry), Some(to)) = (&fid.entry, self.other(dfid)?) {
                     self.add_name(&entry.dir, &entry.name);
                     self.add_attributes(node);
-                    self.add_removed(&to.node, name);
+                    self.add_removed(&to.node, name)?;
                 }
             }
             Request::Renameat { oldname, newdirfid, newname, .. } => {
-                if let Some(to) = self.other(newdirfid) {
-                    self.add_removed(node, oldname);
-                    self.add_removed(&to.node, newname);
+                if let Some(to) = self.other(newdirfid)? {
+                    self.add_removed(node, oldname)?;
+                    self.add_removed(&to.node, newname)?;
                 }
             }
             _ => {}
         }
+        Ok(())
     }
 
-    fn add_ext(&mut self, request: &ExtRequest<'_>) {
+    fn add_ext(&mut self, request: &ExtRequest<'_>) -> io::Result<()> {
         let node: &ExportNode = &self.cx.fid().node;
         match *request {
             ExtRequest::Open { name, flags, .. } if flags & open::CREATE != 0 => {
-                self.add_create(name, flags);
+                self.add_create(name, flags)?;
             }
             ExtRequest::Open { name, flags, .. } if flags & open::TRUNC != 0 => {
                 match name.is_empty() {
                     true => self.add_data(node),
                     false => {
-                        let file = self.cx.child(node, name);
+                        // The name stays as it is until the file is cut.
+                        self.add_name(node, name);
+                        let file = self.cx.child(node, name)?;
                         file.iter().for_each(|file| self.add_data(file));
                     }
                 }
@@ -203,7 +230,7 @@ impl NeededAccesses<'_> {
                 self.add_data(node);
             }
             ExtRequest::Copy { tofid, .. } => {
-                if let Some(to) = self.other(tofid) {
+                if let Some(to) = self.other(tofid)? {
                     self.add_data(&to.node);
                 }
             }
@@ -212,6 +239,7 @@ impl NeededAccesses<'_> {
             }
             _ => {}
         }
+        Ok(())
     }
 
     fn add_data(&mut self, node: &ExportNode) {
@@ -231,22 +259,24 @@ impl NeededAccesses<'_> {
     }
 
     /// A name that is removed or replaced, and its file.
-    fn add_removed(&mut self, dir: &ExportNode, name: &[u8]) {
+    fn add_removed(&mut self, dir: &ExportNode, name: &[u8]) -> io::Result<()> {
         self.add_name(dir, name);
-        if let Some(file) = self.cx.child(dir, name) {
+        if let Some(file) = self.cx.child(dir, name)? {
             self.add_attributes(&file);
         }
+        Ok(())
     }
 
     /// A name that is made, or the file that has it already, which may be cut.
-    fn add_create(&mut self, name: &[u8], flags: u32) {
+    fn add_create(&mut self, name: &[u8], flags: u32) -> io::Result<()> {
         let dir: &ExportNode = &self.cx.fid().node;
         self.add_name(dir, name);
         if flags & open::TRUNC != 0
-            && let Some(file) = self.cx.child(dir, name)
+            && let Some(file) = self.cx.child(dir, name)?
         {
             self.add_data(&file);
         }
+        Ok(())
     }
 
     fn add(&mut self, access: NeededAccess) {
@@ -255,7 +285,12 @@ impl NeededAccesses<'_> {
         }
     }
 
-    fn other(&self, fid: ninep::Fid) -> Option<Arc<OpenFid>> {
-        self.cx.other_in_export(fid).ok()
+    /// Another file of the message; none if the message is refused for it.
+    fn other(&self, fid: ninep::Fid) -> io::Result<Option<Arc<OpenFid>>> {
+        match self.cx.other_in_export(fid) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if is_of_this_machine(&error) => Err(error),
+            Err(_) => Ok(None),
+        }
     }
 }

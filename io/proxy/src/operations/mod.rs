@@ -42,6 +42,7 @@ use crate::outbox::{ReplyBatch, ReplyOutbox, errno_of};
 use crate::parsed_request::ParsedRequest;
 use crate::server::Server;
 use crate::sessions::{MountSession, Protocol};
+use leasing::LeaseBegin;
 use reached::Reached;
 
 /// How an operation ended.
@@ -336,8 +337,9 @@ pub(crate) fn perform(on: On<'_>, begun: Option<Box<BegunAccesses>>) -> Ending {
     };
     let cx = Context { on, fid, handles, handle, lease_life };
     let begun = match leasing::begin(&cx, &request, begun) {
-        Ok(begun) => begun,
-        Err(waits) => return Ending::AwaitsLeases(waits),
+        Ok(LeaseBegin::Ready(begun)) => begun,
+        Ok(LeaseBegin::Waits(begun)) => return Ending::AwaitsLeases(begun),
+        Err(error) => return on.answer(Err(error)),
     };
     let ending = match request {
         AnyRequest::Base(request) => perform_plain(&cx, request),

@@ -6,7 +6,7 @@
 //!
 //! Lock order: a connection's session, then this.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::connection::Connection;
@@ -33,9 +33,12 @@ impl EventQueue {
         }
     }
 
-    /// Puts these in place of those that wait.
-    pub(crate) fn replace(&self, events: impl Iterator<Item = Vec<u8>>) {
-        self.0.lock().expect("not poisoned").events = events.take(EVENTS_MAX).collect();
+    /// Adds those of these that do not wait.
+    pub(crate) fn push_again(&self, events: impl Iterator<Item = Vec<u8>>) {
+        let mut state = self.0.lock().expect("not poisoned");
+        let known: HashSet<Vec<u8>> = state.events.iter().cloned().collect();
+        let room = EVENTS_MAX.saturating_sub(state.events.len());
+        state.events.extend(events.filter(|event| !known.contains(event)).take(room));
     }
 
     /// Takes whole events of at most `most` bytes.
