@@ -38,6 +38,15 @@ pub(crate) struct LeaseCache {
     last_parked: u64,
     /// Numbers spans in which READ is held without a break.
     spans: u64,
+    /// Files whose pages are being dropped for recalls.
+    page_drops: FxHashMap<u64, PageDrop>,
+}
+
+/// Recalls of one file that are answered once its pages are dropped.
+#[derive(Debug, Default)]
+struct PageDrop {
+    recalls: u32,
+    handles: Vec<Arc<[u8]>>,
 }
 
 /// What is kept of one file, by the path of its qid.
@@ -103,6 +112,7 @@ impl LeaseCache {
             files: FxHashMap::default(),
             changing: FxHashMap::default(),
             changing_names: FxHashMap::default(),
+            page_drops: FxHashMap::default(),
             names: 0,
             listing_bytes: 0,
             parked: BTreeMap::new(),
@@ -299,8 +309,36 @@ impl LeaseCache {
                 dropped.pages.clone_from(&file.handles);
             }
         }
+        if kinds.contains(LeaseKinds::READ) {
+            self.join_page_drop(path, &mut dropped);
+        }
         self.drop_if_unheld(path);
         dropped
+    }
+
+    /// A recall that comes while the pages of an earlier one are being dropped has them dropped as well: it
+    /// must not be answered before that is over.
+    fn join_page_drop(&mut self, path: u64, dropped: &mut Dropped) {
+        if let Some(under_way) = self.page_drops.get(&path) {
+            dropped.pages.extend(under_way.handles.iter().cloned());
+            dropped.pages.sort_unstable();
+            dropped.pages.dedup();
+        }
+        if !dropped.pages.is_empty() {
+            let under_way = self.page_drops.entry(path).or_default();
+            under_way.recalls += 1;
+            under_way.handles.clone_from(&dropped.pages);
+        }
+    }
+
+    /// The pages of a recall have been dropped.
+    pub(crate) fn end_page_drop(&mut self, path: u64) {
+        if let Some(under_way) = self.page_drops.get_mut(&path) {
+            under_way.recalls -= 1;
+            if under_way.recalls == 0 {
+                self.page_drops.remove(&path);
+            }
+        }
     }
 
     /// A call of this mount is about to change a file: nothing of these kinds is kept until its end.

@@ -72,6 +72,20 @@ fn recalled_attributes_are_forgotten_and_the_kernel_is_to_forget_them() {
 }
 
 #[test]
+fn second_recall_waits_for_the_pages_that_the_first_drops() {
+    let mut cache = joined();
+    keep(&mut cache, 7);
+    let first = cache.recalled(FILE.path, ATTRIBUTES.and(READ), b"");
+    let second = cache.recalled(FILE.path, ATTRIBUTES.and(READ), b"");
+    assert_eq!((first.pages, second.pages.len()), (vec![FILE.handle.into()], 1));
+    cache.end_page_drop(FILE.path);
+    assert_eq!(cache.recalled(FILE.path, READ, b"").pages.len(), 1, "one is still under way");
+    cache.end_page_drop(FILE.path);
+    cache.end_page_drop(FILE.path);
+    assert!(cache.recalled(FILE.path, READ, b"").is_empty());
+}
+
+#[test]
 fn reply_that_was_under_way_during_a_recall_is_not_kept() {
     let mut cache = joined();
     let request = cache.held.begin_request();

@@ -107,10 +107,12 @@ impl MountFs {
         };
         let came = clock::with_suspend();
         let (link, access) = (self.homes.links[0].clone(), recall.access);
+        let pages_of = (!dropped.pages.is_empty()).then_some(recall.file);
         self.end_belief(dropped, move || {
             {
                 let mut state = leases.lock();
                 state.recalls.remove(&access);
+                pages_of.into_iter().for_each(|path| state.cache.end_page_drop(path));
                 let took = clock::with_suspend().since(came);
                 state.stats.recall_max = state.stats.recall_max.max(took);
             }

@@ -273,6 +273,9 @@ impl MountFs {
         }
         let (mut files, mut all): (Vec<ChangedFile>, Vec<DirectoryName>) = Default::default();
         let attributes = |path| ChangedFile { path, kinds: LeaseKinds::ATTRIBUTES };
+        // Nor is it kept open for nobody: it may be the last name.
+        let with_opens =
+            |path| ChangedFile { path, kinds: LeaseKinds::ATTRIBUTES.and(LeaseKinds::READ) };
         files.extend(file.and_then(MountNode::path).map(attributes));
         for NamePlace { directory, name, exists } in names {
             let Some(path) = directory.path() else { continue };
@@ -286,7 +289,7 @@ impl MountFs {
                 // It may be known by another name.
                 leases.forget_all_attributes();
             }
-            files.extend(led_to.map(attributes));
+            files.extend(led_to.map(with_opens));
             all.push(DirectoryName { directory: path, name: (*name).into() });
         }
         leases.begin_change(files, all)

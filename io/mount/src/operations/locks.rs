@@ -34,6 +34,8 @@ use crate::session::{CallReply, CallWaiter, ServerCall, here};
 
 pub(crate) fn set(export: &MountFs, request: &FuseRequest, asked: LockRequest, reply: Reply<()>) {
     let file = or_error!(export.files().get(asked.handle), reply);
+    // Closing it must reach the proxy: a lock may be held there of which the mount does not know.
+    file.set_read_span(0);
     let owner = MountLockOwner { owner: asked.owner, flock: asked.flock };
     let gives = asked.lock.kind == LockKind::None;
     let (who, has) = (*request, export.shared().locks.has(file.node.id, owner));
