@@ -29,7 +29,6 @@ pub(crate) mod patterns;
 pub(crate) mod promises;
 mod quantile;
 pub(crate) mod reserved;
-pub(crate) mod reserved_jobs;
 pub(crate) mod returns;
 mod scrape;
 mod shares;
