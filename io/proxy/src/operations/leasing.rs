@@ -28,7 +28,7 @@ const LOOKED_UP_MAX: usize = 16;
 pub(super) enum LeaseBegin {
     /// It may be executed; its accesses, if it has any, are to be dropped after that.
     Ready(Option<Box<BegunAccesses>>),
-    /// It must wait.
+    /// It must wait for leases, with these accesses begun.
     Waits(Box<BegunAccesses>),
 }
 
