@@ -119,13 +119,18 @@ impl HomeGroup {
 
 /// The score of a name for an object: FNV-1a over the name, mixed with the object's hash as SplitMix64 does.
 fn score(name: &str, object: ObjectId) -> u64 {
-    let named = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    object.0.iter().fold(named, |hash, half| mix(hash ^ half))
+    object.0.iter().fold(fnv(name.as_bytes()), |hash, half| mix(hash ^ half))
 }
 
-fn mix(value: u64) -> u64 {
+/// FNV-1a of 64 bits: the same in every version.
+pub(crate) fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// Spreads every bit over all of them.
+pub(crate) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)

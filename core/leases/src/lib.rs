@@ -43,10 +43,8 @@ pub struct HolderId(pub u32);
 pub struct NameId(pub u64);
 
 impl NameId {
-    /// The hash of a name's bytes: FNV-1a, then mixed.
+    /// The hash of a name's bytes, as that of a proxy's name: FNV-1a, then mixed.
     pub fn of(name: &[u8]) -> NameId {
-        let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-        let hash = name.iter().fold(0xcbf2_9ce4_8422_2325, step);
-        NameId((hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        NameId(home::mix(home::fnv(name)))
     }
 }
