@@ -19,7 +19,7 @@ use rules::WriteMode;
 use super::lane::{DEVICE, LaneState};
 use super::remote_delay::RemoteDelay;
 use super::request::{NewHead, QUEUES, QueuePlace, QueuedRequest};
-use super::reservation::{Reservation, ReservationTerms};
+use super::reservation::{Reservation, ReservationTerms, ReservedStanding};
 use crate::ids::ClassId;
 use crate::index::{ChainIndex, ClassIndex, MeterBits, OptionalIndex, RequestIndex};
 use crate::observation::{CausePlace, QueueWait};
@@ -108,9 +108,8 @@ pub(super) struct ClassLane {
     pub(super) moved_for_remote: bool,
     /// Slots dispatched past its head since that became the blocked head.
     pub(super) overtaken: u32,
-    /// Since when it has had a head that goes by the reservation that it has, by the reservations'
-    /// clock; valid while it has one.
-    pub(super) reservation_since: Time,
+    /// Since when it has had heads that go by the reservation that it has.
+    pub(super) reserved: ReservedStanding,
     /// Remote service that is not applied yet: only in the device lane.
     pub(super) delay: RemoteDelay,
     pub(super) queues: [ClassQueue; QUEUES],
@@ -218,7 +217,7 @@ impl LaneClass {
             (reservation, terms) => {
                 *reservation = terms.map(Reservation::new);
                 // No head has waited for it yet.
-                self.lanes.iter_mut().for_each(|lane| lane.reservation_since = clock);
+                self.lanes.iter_mut().for_each(|lane| lane.reserved.begin(clock));
             }
         }
         self.reserved = self.reservation.is_some();
@@ -270,7 +269,7 @@ impl ClassLane {
         size: NO_SIZE,
         moved_for_remote: false,
         overtaken: 0,
-        reservation_since: Time::ZERO,
+        reserved: ReservedStanding::NONE,
         delay: RemoteDelay::NONE,
     };
 

@@ -179,7 +179,7 @@ impl Lanes {
 
     /// Takes what went by the reservation of a class or a branch since the last call, `span` ago, and what
     /// it needs of the device's time by what its requests cost lately: all that is reserved while
-    /// requests wait or it lags, else half as much again as went by it. What a job does not ask for is
+    /// requests that count for the rate wait or it lags, else half as much again as went by it. What a job does not ask for is
     /// not kept from others.
     pub(crate) fn take_reservation_need(
         &mut self,
@@ -196,11 +196,10 @@ impl Lanes {
         let Some(reservation) = &mut own.reservation else { return ReservationNeed::default() };
         let is_throttled = !is_branch && own.lanes.iter().any(|standing| standing.waiting != 0);
         let asks = (own.queued > 0 || own.running > 0) && !is_throttled && !is_capped;
-        let waits = own.queued > 0;
         let heads = own.lanes.iter().flat_map(|standing| &standing.queues);
         let mut heads = heads.filter_map(|queue| queue.head.get());
         let waits_for_rate = heads.any(|head| reservation.counts(self.requests[head].amount));
-        let asked = AskedService { asks, waits, waits_for_rate };
+        let asked = AskedService { asks, waits_for_rate };
         let clock = target.reservation_clock.at(now);
         let need = reservation.take_need(&target.params.costs, asked, span, clock, now);
         reservation.set_slots_most(target.slots_of_reservation(reservation));

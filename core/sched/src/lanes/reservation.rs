@@ -19,9 +19,11 @@
 //! request in the reservation phase. Beyond that its class goes by weight.
 
 mod heads;
+mod standing;
 
 use model::{Amount, Nanos, Rate, ReservationLag, Share, Time, WaitedService};
 
+pub(crate) use self::standing::ReservedStanding;
 use super::cost::Costs;
 use super::service_lag::{ServedTick, ServiceLag};
 use crate::pacer::{Pacer, RESERVATION_CATCH_UP_NS as CATCH_UP_NS};
@@ -67,9 +69,7 @@ pub(crate) struct ReservationUse {
 pub(super) struct AskedService {
     /// It has requests, and no limit delays them.
     pub(super) asks: bool,
-    /// Some of them wait here.
-    pub(super) waits: bool,
-    /// Some of those count for the rate.
+    /// Some of them that count for the rate wait here.
     pub(super) waits_for_rate: bool,
 }
 
@@ -163,7 +163,7 @@ impl Reservation {
         clock: Time,
         now: Time,
     ) -> ReservationNeed {
-        let AskedService { asks, waits, waits_for_rate } = asked;
+        let AskedService { asks, waits_for_rate } = asked;
         let used = std::mem::take(&mut self.used);
         let beside = std::mem::take(&mut self.beside);
         let served = ServedTick {
@@ -184,7 +184,7 @@ impl Reservation {
             |used_ns: u64| Share::ratio(used_ns.saturating_mul(3), span.get().saturating_mul(2));
         let all = self.device_part(costs);
         let of_rate =
-            if waits || self.lag.is_late() { all } else { all.min(often(used.device_ns)) };
+            if waits_for_rate || self.lag.is_late() { all } else { all.min(often(used.device_ns)) };
         let of_account = self.account_part(costs).min(often(used.account_ns));
         ReservationNeed { used, part: of_rate.plus(of_account), lag }
     }
@@ -262,10 +262,10 @@ impl Reservation {
         Some(account.due().max(self.rate.due().before(AHEAD_MAX)))
     }
 
-    /// Since when a head that goes in the reservation phase can be late.
-    fn late_since(&self, amount: Amount) -> Option<Time> {
-        let due = self.due(amount)?;
-        Some(due.max(self.rate.due()))
+    /// Since when a head that goes in the reservation phase is late.
+    fn late_since(&self, amount: Amount, standing: ReservedStanding) -> Option<Time> {
+        let since = standing.since(self.counts(amount))?;
+        Some(self.due(amount)?.max(self.rate.due()).max(since))
     }
 
     /// Charges a request. Returns whether the units of a second went by it since that was so last.
@@ -403,7 +403,25 @@ mod tests {
         own.charge(charge(DATA, 0), ms(10_000));
         own.charge(charge(DATA, 0), ms(10_000));
         assert_eq!((own.due(DATA), own.due(OPEN)), (Some(ms(11_500)), Some(ms(11_000))));
-        assert_eq!(own.late_since(OPEN), Some(ms(11_500)), "not before its bytes are due");
+        let mut stands = ReservedStanding::NONE;
+        stands.set([true, false], ReservedStanding::NONE, ms(9_000));
+        assert_eq!(own.late_since(OPEN, stands), Some(ms(11_500)), "not before its bytes are due");
+    }
+
+    #[test]
+    fn data_is_not_late_for_the_time_in_which_an_open_waited_for_its_account() {
+        let mut own = reserved(10);
+        own.charge(charge(DATA, 0), ms(10_000));
+        own.charge(charge(OPEN, 150), ms(10_000));
+        let mut stands = ReservedStanding::NONE;
+        stands.set([true, false], ReservedStanding::NONE, ms(10_000));
+        stands.set([true, true], ReservedStanding::NONE, ms(15_000));
+        assert_eq!(own.late_since(DATA, stands), Some(ms(15_000)), "it came then");
+        stands.set([true, true], ReservedStanding::NONE, ms(16_000));
+        assert_eq!(own.late_since(DATA, stands), Some(ms(15_000)), "it stands since then");
+        let mut other = ReservedStanding::NONE;
+        other.set([false, true], stands, ms(16_000));
+        assert_eq!(own.late_since(DATA, other), Some(ms(15_000)), "in either lane");
     }
 
     #[test]
@@ -459,7 +477,7 @@ mod tests {
         let of = |amount, device_ns| ReservationCharge { amount, as_bytes: 0, device_ns };
         let mut own = reserved(10);
         let need = |own: &mut Reservation, waits| {
-            let asked = AskedService { asks: true, waits, waits_for_rate: waits };
+            let asked = AskedService { asks: true, waits_for_rate: waits };
             own.take_need(&costs, asked, tick, ms(10_000), ms(10_000)).part.billionths() / 1_000_000
         };
         // 1000 bytes cost 300 ms of the device, and 1000 a second are reserved.

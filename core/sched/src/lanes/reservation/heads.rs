@@ -8,7 +8,7 @@
 
 use model::{Amount, Lane, TargetId, Time};
 
-use super::{CATCH_UP_NS, ReservationCharge};
+use super::{CATCH_UP_NS, ReservationCharge, ReservedStanding};
 use crate::index::{ClassIndex, RequestIndex, TableIndex as _};
 use crate::lanes::Lanes;
 use crate::lanes::class::NO_SIZE;
@@ -115,56 +115,61 @@ impl Lanes {
     pub(in crate::lanes) fn refresh_reserve(&mut self, class: ClassIndex, lane: usize, now: Time) {
         let (key, raw) = (self.reserve_key(class, lane), class.raw());
         let waits_for_own = key.is_none() && lane == DEVICE && self.waits_for_own(class);
+        let stand = self.reserved_heads(class, lane);
         let own = &mut self.classes[class];
-        let waited_for_own = match &mut own.reservation {
-            Some(of) if lane == DEVICE => {
-                let waited = of.waited_for_own;
-                of.waited_for_own = waits_for_own || (waited && key.is_some());
-                waited
-            }
-            _ => false,
-        };
+        if let Some(of) = own.reservation.as_mut().filter(|_| lane == DEVICE) {
+            of.waited_for_own = waits_for_own || (of.waited_for_own && key.is_some());
+        }
         let target = &mut self.targets[own.target];
-        let waits_in = |lane: usize| target.states[lane].reserved_positions.holds(raw);
+        let other = own.lanes[1 - lane].reserved;
+        let standing = &mut own.lanes[lane].reserved;
+        if key.is_none() && !waits_for_own {
+            *standing = ReservedStanding::NONE;
+        } else {
+            standing.set(stand, other, target.reservation_clock.at(now));
+        }
+        let state = &mut target.states[lane];
         match key {
-            Some(key) => {
-                if !waits_in(lane) && !waited_for_own {
-                    // Both lanes serve the one rate: a class that waits in one lane and then in the
-                    // other is late since it waits in either.
-                    own.lanes[lane].reservation_since = match waits_in(1 - lane) {
-                        true => own.lanes[1 - lane].reservation_since,
-                        false => target.reservation_clock.at(now),
-                    };
-                }
-                let state = &mut target.states[lane];
-                state.reserved.put(key, raw, &mut state.reserved_positions);
-            }
-            None if waits_in(lane) => {
-                let state = &mut target.states[lane];
+            Some(key) => state.reserved.put(key, raw, &mut state.reserved_positions),
+            None if state.reserved_positions.holds(raw) => {
                 state.reserved.remove(raw, &mut state.reserved_positions);
             }
             None => {}
         }
     }
 
+    /// Whether a class has heads in a lane that go by the account of its reservation, and such that count
+    /// towards the rate.
+    fn reserved_heads(&self, class: ClassIndex, lane: usize) -> [bool; 2] {
+        let own = &self.classes[class];
+        let Some(reservation) = &own.reservation else { return [false; 2] };
+        let mut stand = [false; 2];
+        for queue in own.reserving_queues(class, lane) {
+            let amount = self.requests[own.lanes[lane].queues[queue].head()].amount;
+            if reservation.due(amount).is_some() {
+                stand[usize::from(reservation.counts(amount))] = true;
+            }
+        }
+        stand
+    }
+
     /// Since when heads wait for their classes' reservations, by class and lane.
-    pub(crate) fn reservation_waits(&self) -> Vec<(ClassIndex, usize, Time)> {
+    pub(crate) fn reservation_waits(&self) -> Vec<(ClassIndex, usize, ReservedStanding)> {
         let states = self.targets.iter().flat_map(|target| target.states.iter().enumerate());
         let waits = states.flat_map(|(lane, state)| {
             let classes = state.reserved.iter().map(|(_, class)| ClassIndex::new(class));
-            classes
-                .map(move |class| (class, lane, self.classes[class].lanes[lane].reservation_since))
+            classes.map(move |class| (class, lane, self.classes[class].lanes[lane].reserved))
         });
         waits.collect()
     }
 
     /// Goes on with what [`Lanes::reservation_waits`] returned before all heads stood again.
-    pub(crate) fn resume_reservation_waits(&mut self, waits: Vec<(ClassIndex, usize, Time)>) {
-        for (class, lane, since) in waits {
-            let own = &mut self.classes[class];
-            if self.targets[own.target].states[lane].reserved_positions.holds(class.raw()) {
-                own.lanes[lane].reservation_since = since;
-            }
+    pub(crate) fn resume_reservation_waits(
+        &mut self,
+        waits: Vec<(ClassIndex, usize, ReservedStanding)>,
+    ) {
+        for (class, lane, before) in waits {
+            self.classes[class].lanes[lane].reserved.resume(before);
         }
     }
 
@@ -210,12 +215,12 @@ impl Lanes {
         let own = &mut self.classes[class];
         let amount = self.requests[own.lanes[lane].queues[queue].head()].amount;
         let clock = &mut self.targets[at].reservation_clock;
-        let since = own.lanes[lane].reservation_since;
+        let standing = own.lanes[lane].reserved;
         if let Some(reservation) = &mut own.reservation
-            && let Some(late) = reservation.late_since(amount)
+            && let Some(late) = reservation.late_since(amount, standing)
         {
             let for_own = lane == DEVICE && std::mem::take(&mut reservation.waited_for_own);
-            clock.lose(clock.at(now).since(late.max(since)).get(), for_own);
+            clock.lose(clock.at(now).since(late).get(), for_own);
         }
         if clock.take_lost() {
             self.follow_clock(at, now);
@@ -234,7 +239,7 @@ impl Lanes {
                 continue;
             }
             for lane in &mut own.lanes {
-                lane.reservation_since = lane.reservation_since.min(clock);
+                lane.reserved.follow(clock);
             }
             if reservation.follow(clock) {
                 self.refresh_reserves(class, now);
@@ -326,8 +331,8 @@ impl Lanes {
         let standing = &own.lanes[lane];
         let heads = own.reserving_queues(class, lane).filter_map(|queue| {
             let head = &self.requests[standing.queues[queue].head()];
-            own.reservation.as_ref()?.late_since(head.amount)
+            own.reservation.as_ref()?.late_since(head.amount, standing.reserved)
         });
-        heads.min().unwrap_or(Time::MAX).max(standing.reservation_since)
+        heads.min().unwrap_or(Time::MAX)
     }
 }
