@@ -15,7 +15,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    Directory, Identity, JobId, OpKind, Rate, Scope, SectionKind, TargetId, Time, WaitedService,
+    Direction, Directory, Identity, JobId, KindSet, OpKind, Rate, Scope, SectionKind, TargetId,
+    Time, WaitedService,
 };
 use rules::{Entitlement, EntitlementId, EntitlementScope, Limit};
 
@@ -197,10 +198,19 @@ impl Entitlements {
     // ---- what applies ----
 
     /// The key of the rows that reserve for a request: of the narrowest ones the group that has the
-    /// newest row.
+    /// newest row. Without a row for its kind, a request without bytes goes by one in bytes, whose account it
+    /// pays: an open or an fsync belongs to the data around it.
     pub(crate) fn reservation_for(&self, request: EntitledRequest<'_>) -> Option<EntitlementId> {
-        let rows = self.rows_for(request).filter(|(_, row)| row.reservation().is_some());
-        self.narrowest(rows).and_then(|newest| self.group_of(newest))
+        let narrowest = |is_for: &dyn Fn(&Entitlement) -> bool| {
+            let rows = self.rows_in_scope(request);
+            self.narrowest(rows.filter(|(_, row)| row.reservation().is_some() && is_for(row)))
+        };
+        let newest = narrowest(&|row| row.kinds().contains(request.kind)).or_else(|| {
+            let has_bytes = !KindSet::of(Direction::Metadata).contains(request.kind);
+            let is_in_bytes = |row: &Entitlement| row.reservation().is_some_and(Rate::is_bytes);
+            if has_bytes { None } else { narrowest(&is_in_bytes) }
+        });
+        newest.and_then(|newest| self.group_of(newest))
     }
 
     /// The key of the group of a row that reserves, while it applies.
@@ -314,7 +324,15 @@ impl Entitlements {
         self.rows.is_empty()
     }
 
+    /// The rows of a request: of its scope, and for its kind.
     fn rows_for<'a>(
+        &'a self,
+        request: EntitledRequest<'a>,
+    ) -> impl Iterator<Item = (EntitlementId, &'a Entitlement)> {
+        self.rows_in_scope(request).filter(move |(_, row)| row.kinds().contains(request.kind))
+    }
+
+    fn rows_in_scope<'a>(
         &'a self,
         request: EntitledRequest<'a>,
     ) -> impl Iterator<Item = (EntitlementId, &'a Entitlement)> {
@@ -328,8 +346,7 @@ impl Entitlements {
         let rows = found.map(|id| (id, &self.rows[&id].row));
         rows.filter(move |(_, row)| {
             let scope = row.scope();
-            row.kinds().contains(request.kind)
-                && scope.job.as_ref().is_none_or(|job| *job == request.who.job)
+            scope.job.as_ref().is_none_or(|job| *job == request.who.job)
                 && scope.uid.is_none_or(|uid| uid == request.who.uid)
                 && scope.class.as_ref().is_none_or(|class| class == request.class)
                 && scope.target.as_deref().is_none_or(|target| target == request.target)

@@ -6,8 +6,8 @@
 //! each outstanding. The table of docs/algorithms/dispatcher.md is what these print.
 
 use crate::server::*;
-use model::{Nanos, OpKind, PathSet, Rate, Time};
-use rules::Rule;
+use model::{Direction, KindSet, Nanos, OpKind, PathSet, Rate, Time};
+use rules::{Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable, Rule};
 
 const UNIT_NS: u64 = 1_000_000;
 const SLOTS: u32 = 16;
@@ -55,6 +55,29 @@ fn files_that_are_read_in_turn_reach_the_reservation() {
     let units = done * 64 / 66 * 4;
     println!("{units} units in 60 s");
     assert!(units >= 60 * 500 * 98 / 100, "{units} of {} units", 60 * 500);
+}
+
+#[test]
+fn the_fsync_of_a_dump_goes_by_the_row_that_reserves_its_writes() {
+    let mut w = world(vec![rule("dumps", 1)]);
+    let step = |kind, units, count| Step { kind, units, count };
+    let dump = [
+        step(OpKind::Create, 0, 1),
+        step(OpKind::Write, 4, 100),
+        step(OpKind::Fsync, 0, 1),
+        step(OpKind::Clunk, 0, 1),
+    ];
+    let dumps = w.stepping_client("dumps", &dump);
+    let scope = EntitlementScope { job: Some(who("dumps").job), ..EntitlementScope::default() };
+    let (writes, grants) = (KindSet::of(Direction::Write), Grantable::Reservation(bytes(400)));
+    let row = Entitlement::new(scope, grants, writes, EntitlementSource::Reservation).unwrap();
+    w.sched.set_entitlements(vec![(EntitlementId(1), Some(row))], w.now, w.now);
+    w.run(ms(10_000));
+    let done = w.served(ms(70_000))[dumps];
+    // 100 of 103 requests are writes of four units
+    let units = done * 100 / 103 * 4;
+    println!("{units} units in 60 s");
+    assert!(units >= 60 * 400 * 97 / 100, "{units} of {} units", 60 * 400);
 }
 
 #[test]
