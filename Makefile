@@ -29,7 +29,7 @@ test: ## every suite of CI; the table at the end says where the time went (half 
 
 figures: ## every figure of docs/FIGURES.md that is not measured yet; goes on where it was stopped (some hours; ROW=name or group, or with *, for some, UNTIL=150m for a part)
 	@.ci/install-deps.sh build bench
-	@.ci/build.sh sluice sluice-bench
+	@.ci/build.sh sluice sluice-library sluice-bench
 	@set -f; $(BENCH) figures run $(ROW) --out $(RESULTS)/figures.json $(if $(UNTIL),--until $(UNTIL))
 	@$(BENCH) figures print > docs/FIGURES.md
 	@$(BENCH) figures fill README.md > $(TARGET)/README.md && cp $(TARGET)/README.md README.md

@@ -20,7 +20,7 @@ export PATH="$HOME/.cargo/bin:$PATH"
 	needs_programs="python3:python3 git:git rsync:rsync mpicc:libopenmpi-dev mpirun:openmpi-bin /usr/lib/postgresql/*/bin/pg_amcheck:postgresql ipcrm:util-linux"
 	needs_test="fio:fio g++:g++ gfortran:gfortran nm:binutils diodls:diod qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils mkfs.ext4:e2fsprogs join:coreutils timeout:coreutils stress-ng:stress-ng flock:util-linux setpriv:util-linux etcd:etcd-server slurmctld:slurm-wlm munged:munge /usr/include/slurm/spank.h:libslurm-dev gcc:gcc prometheus:prometheus influxd:influxdb collectd:collectd-core chromium:chromium chromedriver:chromium-driver python3:python3-venv $needs_programs"
 	needs_soak="stress-ng:stress-ng timeout:coreutils $needs_programs"
-	needs_bench="diod:diod ganesha.nfsd:nfs-ganesha /usr/lib/*/ganesha/libfsalvfs.so:nfs-ganesha-vfs unshare:util-linux ip:iproute2 fio:fio find:findutils tar:tar sshfs:sshfs sshd:openssh-server ssh-keygen:openssh-client glusterfsd:glusterfs-server glusterfs:glusterfs-client"
+	needs_bench="diod:diod ganesha.nfsd:nfs-ganesha /usr/lib/*/ganesha/libfsalvfs.so:nfs-ganesha-vfs unshare:util-linux ip:iproute2 fio:fio find:findutils tar:tar sshfs:sshfs sshd:openssh-server ssh-keygen:openssh-client glusterfsd:glusterfs-server glusterfs:glusterfs-client mpirun:openmpi-bin slurmctld:slurm-wlm munged:munge /usr/include/slurm/spank.h:libslurm-dev"
 }
 
 die() { echo "install-deps: $1" >&2; exit 1; }

@@ -84,6 +84,7 @@ pub(crate) const GROUPS: &[FigureGroup] = &[
     crate::qos::controlled::GROUP,
     crate::qos::decayed::GROUP,
     crate::qos::reserved::GROUP,
+    crate::qos::reserved_jobs::GROUP,
     crate::qos::costs::GROUP,
     crate::scheduler_costs::GROUP,
 ];

@@ -29,6 +29,7 @@ pub(crate) mod patterns;
 pub(crate) mod promises;
 mod quantile;
 pub(crate) mod reserved;
+pub(crate) mod reserved_jobs;
 pub(crate) mod returns;
 mod scrape;
 mod shares;

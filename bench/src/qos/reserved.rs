@@ -42,7 +42,7 @@ fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
 }
 
 /// Waits until a reservation is active.
-fn wait_until_active(client: &ApiClient, id: u64) -> anyhow::Result<WireReservation> {
+pub(super) fn wait_until_active(client: &ApiClient, id: u64) -> anyhow::Result<WireReservation> {
     let began = Instant::now();
     loop {
         let is = client.reservation(id, "until=active&wait=5s")?;
