@@ -121,7 +121,11 @@ impl Lanes {
             of.waited_for_own = waits_for_own || (of.waited_for_own && key.is_some());
         }
         let target = &mut self.targets[own.target];
-        let other = own.lanes[1 - lane].reserved;
+        // A wait for slots of its own makes no head of the other lane late.
+        let other = match target.states[1 - lane].reserved_positions.holds(raw) {
+            true => own.lanes[1 - lane].reserved,
+            false => ReservedStanding::NONE,
+        };
         let standing = &mut own.lanes[lane].reserved;
         if key.is_none() && !waits_for_own {
             *standing = ReservedStanding::NONE;
@@ -138,8 +142,8 @@ impl Lanes {
         }
     }
 
-    /// Whether a class has heads in a lane that go by the account of its reservation, and such that count
-    /// towards the rate.
+    /// Whether a class has heads in a lane that go by the account of its reservation, and whether it has
+    /// some that count towards the rate.
     fn reserved_heads(&self, class: ClassIndex, lane: usize) -> [bool; 2] {
         let own = &self.classes[class];
         let Some(reservation) = &own.reservation else { return [false; 2] };

@@ -20,8 +20,9 @@ impl ReservedStanding {
         if counts { self.rate } else { self.account }
     }
 
-    /// Sets which heads stand now. Those that did not are new: both lanes serve the one rate, so one that
-    /// stood in the `other` lane is late since then.
+    /// Sets whether heads for the account stand now, and whether some for the rate do. Those that did not
+    /// are new, at `clock`; but both lanes serve the one rate, so they count since they stood in the
+    /// `other` one.
     pub(super) fn set(&mut self, stand: [bool; 2], other: ReservedStanding, clock: Time) {
         let since = |stands: bool, own: Option<Time>, other: Option<Time>| {
             stands.then(|| own.or(other).unwrap_or(clock))
