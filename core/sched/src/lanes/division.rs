@@ -179,8 +179,8 @@ impl Lanes {
 
     /// Takes what went by the reservation of a class or a branch since the last call, `span` ago, and what
     /// it needs of the device's time by what its requests cost lately: all that is reserved while
-    /// requests that count for the rate wait or it lags, else half as much again as went by it. What a job does not ask for is
-    /// not kept from others.
+    /// requests that count for the rate wait or it lags, else half as much again as went by it. What a
+    /// job does not ask for is not kept from others.
     pub(crate) fn take_reservation_need(
         &mut self,
         class: ClassIndex,

@@ -15,8 +15,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    Direction, Directory, Identity, JobId, KindSet, OpKind, Rate, Scope, SectionKind, TargetId,
-    Time, WaitedService,
+    Direction, Directory, Identity, JobId, OpKind, Rate, Scope, SectionKind, TargetId, Time,
+    WaitedService,
 };
 use rules::{Entitlement, EntitlementId, EntitlementScope, Limit};
 
@@ -205,11 +205,10 @@ impl Entitlements {
             let rows = self.rows_in_scope(request);
             self.narrowest(rows.filter(|(_, row)| row.reservation().is_some() && is_for(row)))
         };
-        let newest = narrowest(&|row| row.kinds().contains(request.kind)).or_else(|| {
-            let has_bytes = !KindSet::of(Direction::Metadata).contains(request.kind);
-            let is_in_bytes = |row: &Entitlement| row.reservation().is_some_and(Rate::is_bytes);
-            if has_bytes { None } else { narrowest(&is_in_bytes) }
-        });
+        let mut newest = narrowest(&|row| row.kinds().contains(request.kind));
+        if newest.is_none() && request.kind.direction() == Direction::Metadata {
+            newest = narrowest(&|row| row.reservation().is_some_and(Rate::is_bytes));
+        }
         newest.and_then(|newest| self.group_of(newest))
     }
 
