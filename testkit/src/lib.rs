@@ -32,4 +32,4 @@ pub use dice::Dice;
 pub use etcd::Cluster;
 pub use folder::{TestFolder, place};
 pub use here::{PATIENCE, copy_program, everybodys, root_here, skip, until, until_free};
-pub use slurm::SlurmCluster;
+pub use slurm::{SlurmCluster, SlurmFiles, native, write_node_program, write_program};

@@ -10,6 +10,8 @@
 //! The namespace's first process is a shell that reads commands from a pipe of the test. So it ends
 //! with the test, however that one ends.
 
+mod files;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -21,6 +23,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::{PATIENCE, TestFolder, everybodys, root_here, skip, until};
+pub use files::{SlurmFiles, native, write_node_program, write_program};
 
 const NODES: usize = 4;
 

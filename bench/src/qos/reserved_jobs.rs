@@ -17,6 +17,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use api::{NewReservation, WireRate};
 use model::Bytes;
+use testkit::native;
 
 use super::super::figures::groups::{FigureGroup, FigureRun};
 use super::super::figures::row::{FigureBound, FigureRow, FigureSample, sample};
@@ -218,12 +219,11 @@ fn other(bed: &QosTestBed, mount: &QosMount, at: usize) -> anyhow::Result<QosFio
 
 /// Builds the example against the library's header; the library itself is found when it runs.
 fn build_md(bed: &QosTestBed) -> anyhow::Result<PathBuf> {
-    let native = Path::new(env!("CARGO_MANIFEST_DIR")).join("../native");
     let sluice = PathBuf::from(bed.sluice());
     let program = bed.dir().join("md");
     let mut command = Command::new("gcc");
-    command.args(["-std=c11", "-O2", "-o"]).arg(&program).arg(native.join("examples/md.c"));
-    command.arg("-I").arg(native.join("library/include"));
+    command.args(["-std=c11", "-O2", "-o"]).arg(&program).arg(native("examples/md.c"));
+    command.arg("-I").arg(native("library/include"));
     command.arg(sluice.with_file_name("libsluice.so"));
     output(&mut command)?;
     Ok(program)

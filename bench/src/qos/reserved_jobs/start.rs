@@ -16,9 +16,10 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context as _, ensure};
 use api::{NewToken, Role};
 use http::{ApiClient, Credentials, Endpoints};
-use testkit::{SlurmCluster, copy_program, everybodys};
+use testkit::{SlurmCluster, SlurmFiles, everybodys, native, write_node_program};
 
 use super::super::super::figures::groups::FigureRun;
+use super::super::super::figures::judge::median;
 use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample, sample};
 use super::super::super::figures::sink::FigureSink;
 use super::super::super::process::BenchProcess;
@@ -163,7 +164,8 @@ impl StartSite {
         let held = all.iter().filter(|one| one.ended.as_deref() == Some("completed")).count();
         let jobs = starts[0].len();
         ensure!(held >= jobs, "{held} of {jobs} jobs had their reservations: {:?}", all.last());
-        let [reserved, plain, bare, open_gate] = starts.map(median);
+        let medians = starts.map(|starts| median(starts).expect("a round has starts"));
+        let [reserved, plain, bare, open_gate] = medians;
         Ok(sample([
             ("added_ms", reserved - bare),
             ("added_without_request_ms", plain - bare),
@@ -182,11 +184,6 @@ fn start_of(cluster: &SlurmCluster, options: &[&str]) -> anyhow::Result<f64> {
     let said = output(&mut srun)?;
     let ran: u64 = said.trim().parse().with_context(|| format!("srun printed {said:?}"))?;
     Ok((ran as f64 - called.as_nanos() as f64) / 1e6)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Certificates of the site.
@@ -224,10 +221,6 @@ fn build_plugin(bed: &QosTestBed) -> anyhow::Result<PathBuf> {
     Ok(plugin)
 }
 
-fn native(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../native").join(name)
-}
-
 /// Gives a cluster a burst buffer whose script allows every job at once, with no program of Sluice's: what Slurm
 /// itself needs to start a job with one.
 fn install_open_gate(root: &Path) -> String {
@@ -248,42 +241,12 @@ fn install_open_gate(root: &Path) -> String {
 
 /// Puts Sluice's files into a cluster's folder, and returns its lines of slurm.conf.
 fn install(root: &Path, plugin: &Path, sluice: &Path) -> String {
-    let place = root.display();
-    for name in ["program", "hooks"] {
-        fs::create_dir(root.join(name)).expect("the cluster's folder is new");
-    }
-    everybodys(&root.join("program"));
-    copy_program(sluice, &root.join("program/real"));
-    copy_program(plugin, &root.join("sluice_spank.so"));
     let program = root.join("program/sluice");
-    let script = format!(
-        "#!/bin/sh\nnode=${{SLURMD_NODENAME:+-$SLURMD_NODENAME}}\n\
-         export SLURM_CONF={place}/etc/slurm.conf SLUICE_SLURM_CONFIG={place}/etc/slurm$node.toml\n\
-         exec {place}/program/real \"$@\"\n"
-    );
-    write_program(&program, &script);
-    let text = |name: &str| {
-        let text =
-            fs::read_to_string(native(&format!("slurm/{name}"))).expect("a file of native/slurm");
-        text.replace("/usr/bin/sluice", &program.display().to_string())
-    };
-    let write = |name: &str, text: &str| {
-        fs::write(root.join("etc").join(name), text).expect("the cluster's folder can be written");
-    };
-    write(
-        "job_submit.lua",
-        &text("job_submit.lua").replace("local GATE = false", "local GATE = true"),
-    );
-    write("burst_buffer.lua", &text("burst_buffer.lua"));
-    write("burst_buffer.conf", &text("burst_buffer.conf"));
-    write("plugstack.conf", &format!("optional {place}/sluice_spank.so run_dir={place}/jobs\n"));
-    let mut lines = String::from("JobSubmitPlugins=lua\nBurstBufferType=burst_buffer/lua\n");
-    for (key, file) in HOOKS {
-        let path = root.join("hooks").join(file);
-        write_program(&path, &text(file));
-        lines += &format!("{key}={}\n", path.display());
-    }
-    lines
+    fs::create_dir(root.join("program")).expect("the cluster's folder is new");
+    everybodys(&root.join("program"));
+    write_node_program(root, &program, sluice);
+    let files = SlurmFiles { program: &program, plugin, options: "", gate: true };
+    files.install(root) + &files.install_hooks(root, |text| text)
 }
 
 /// Writes slurm.toml for slurmctld, and one for each node with its certificate.
@@ -315,25 +278,11 @@ fn configure(
     Ok(())
 }
 
-/// Writes a script that can be executed at once.
-fn write_program(path: &Path, text: &str) {
-    let source = path.with_extension("text");
-    fs::write(&source, text).expect("the cluster's folder can be written");
-    copy_program(&source, path);
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it was written");
-}
-
 fn write_secret(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).context("cannot write a token")?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).context("cannot protect a token")
 }
 
-const HOOKS: [(&str, &str); 4] = [
-    ("Prolog", "prolog.sh"),
-    ("Epilog", "epilog.sh"),
-    ("PrologSlurmctld", "prolog_slurmctld.sh"),
-    ("EpilogSlurmctld", "epilog_slurmctld.sh"),
-];
 /// Asks for the burst buffer, as job_submit.lua does for a job with a request.
 const BURST_BUFFER: &str = "--bb=#BB_LUA";
 const ROW: &str = "jobs/start";

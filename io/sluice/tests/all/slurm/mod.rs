@@ -15,12 +15,14 @@ mod reserved;
 mod submission;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use testkit::{PATIENCE, SlurmCluster, TestFolder, copy_program, everybodys};
+use testkit::{
+    PATIENCE, SlurmCluster, SlurmFiles, TestFolder, everybodys, native, write_node_program,
+    write_program,
+};
 
 use crate::common::skip;
 
@@ -152,10 +154,6 @@ impl Said {
     }
 }
 
-fn native(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../native").join(name)
-}
-
 /// Builds the plug-in as its first lines say; none, said aloud, without Slurm's headers.
 fn spank_library() -> Option<TestFolder> {
     if !Path::new("/usr/include/slurm/spank.h").exists() {
@@ -176,71 +174,25 @@ fn spank_library() -> Option<TestFolder> {
 /// Puts the files into a cluster's folder, and returns its lines of slurm.conf.
 fn install(root: &Path, library: &Path, set_up: SlurmSetUp<'_>) -> String {
     fs::create_dir(root.join("fake")).unwrap();
-    fs::create_dir(root.join("hooks")).unwrap();
     everybodys(&root.join("fake"));
     let program = root.join("fake/sluice");
     match set_up.program {
-        Some(real) => {
-            copy_program(real, &root.join("fake/real"));
-            write_program(&program, &REAL.replace("@ROOT@", root.to_str().unwrap()));
-        }
+        Some(real) => write_node_program(root, &program, real),
         None => write_program(&program, &FAKE.replace("@ROOT@", root.to_str().unwrap())),
     }
-    copy_program(library, &root.join("sluice_spank.so"));
-    let with_program = |name: &str| {
-        let text = fs::read_to_string(native(name)).unwrap();
-        text.replace("/usr/bin/sluice", program.to_str().unwrap())
+    let files = SlurmFiles {
+        program: &program,
+        plugin: library,
+        options: "controller=http://192.0.2.1:5650",
+        gate: set_up.gate,
     };
-    let checks = with_program("slurm/job_submit.lua");
-    let gate = ["local GATE = false", "local GATE = true"];
-    assert!(checks.contains(gate[0]), "job_submit.lua has another setting for the gate");
-    let checks = checks.replace(gate[0], gate[usize::from(set_up.gate)]);
-    fs::write(root.join("etc/job_submit.lua"), checks).unwrap();
-    fs::write(root.join("etc/burst_buffer.lua"), with_program("slurm/burst_buffer.lua")).unwrap();
-    fs::copy(native("slurm/burst_buffer.conf"), root.join("etc/burst_buffer.conf")).unwrap();
-    let place = root.display();
-    let line = format!(
-        "optional {place}/sluice_spank.so run_dir={place}/jobs controller=http://192.0.2.1:5650"
-    );
-    fs::write(root.join("etc/plugstack.conf"), line + "\n").unwrap();
-    let mut more = String::from("JobSubmitPlugins=lua\n");
-    if set_up.gate {
-        more += "BurstBufferType=burst_buffer/lua\n";
-    }
+    let mut lines = files.install(root);
     if set_up.hooks {
-        for (key, file) in HOOKS {
-            let path = root.join("hooks").join(file);
-            // a loaded machine may need more than the two seconds of a site
-            let text = with_program(&format!("slurm/{file}")).replace("LIMIT=2s", "LIMIT=60s");
-            write_program(&path, &text);
-            more += &format!("{key}={}\n", path.display());
-        }
+        // a loaded machine may need more than the two seconds of a site
+        lines += &files.install_hooks(root, |text| text.replace("LIMIT=2s", "LIMIT=60s"));
     }
-    more
+    lines
 }
-
-/// Writes a script that can be executed at once, whatever other tests fork meanwhile.
-fn write_program(path: &Path, text: &str) {
-    let source = path.with_extension("text");
-    fs::write(&source, text).unwrap();
-    copy_program(&source, path);
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-}
-
-const HOOKS: [(&str, &str); 4] = [
-    ("Prolog", "prolog.sh"),
-    ("Epilog", "epilog.sh"),
-    ("PrologSlurmctld", "prolog_slurmctld.sh"),
-    ("EpilogSlurmctld", "epilog_slurmctld.sh"),
-];
-
-/// The real program, with the settings of slurmctld's machine or of the node.
-const REAL: &str = "\
-#!/bin/sh
-node=${SLURMD_NODENAME:+-$SLURMD_NODENAME}
-export SLURM_CONF=@ROOT@/etc/slurm.conf SLUICE_SLURM_CONFIG=@ROOT@/etc/slurm$node.toml
-exec @ROOT@/fake/real \"$@\"
-";
 
 /// One write for each call: a line is whole, whichever node's hook makes it.
 const FAKE: &str = "\

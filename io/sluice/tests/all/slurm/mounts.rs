@@ -6,7 +6,7 @@ use std::process::Command;
 
 use testkit::{TestFolder, root_here};
 
-use super::{native, write_program};
+use testkit::{native, write_program};
 
 /// Runs a sample with its settings as `sed` changes them, as slurmd runs it, and says whether it succeeded.
 fn run(folder: &Path, sample: &str, method: &str, job: &str) -> bool {
