@@ -101,6 +101,7 @@ impl MountDaemon {
             payload,
             notifier: OnceLock::new(),
             notices: Notices::new(),
+            name_notices: Notices::new(),
             retries: StaleRetries::default(),
             control_files: ControlFiles::default(),
         });

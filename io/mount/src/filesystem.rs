@@ -22,6 +22,7 @@ use fuse::{
     Reply, ReplyBody as FuseAnswer, SeekPosition, SetAttributes, SetXattr, Statfs, WrittenBytes,
     Xattr,
 };
+use model::Time;
 use ninep::dialect::AnyRequest;
 
 use crate::files::{OpenFile, OpenFiles};
@@ -36,8 +37,8 @@ use crate::retries::StaleRetries;
 use crate::session::{
     CallReply, CallSpec, CallWaiter, HomeRouter, MountState, ServerCall, SessionIdentity, here,
 };
-use crate::translate;
 use crate::write_behind::KnownSize;
+use crate::{clock, translate};
 
 /// The export of a proxy as a file system. Clones share their state.
 #[derive(Clone)]
@@ -53,6 +54,8 @@ pub(crate) struct MountFsState {
     pub(crate) payload: u32,
     pub(crate) notifier: OnceLock<Notifier>,
     pub(crate) notices: Notices,
+    /// Those about names that are recalled: they may wait long for the lock of a directory.
+    pub(crate) name_notices: Notices,
     pub(crate) retries: StaleRetries,
     /// Open control files of the mount.
     pub(crate) control_files: ControlFiles,
@@ -94,11 +97,11 @@ impl MountFs {
 
     /// Makes the kernel request an inode's attributes again before it uses them. It takes no lock
     /// for that, so a thread that must answer a request about the inode may call it.
-    pub(crate) fn invalidate_attributes(&self, inode: InodeId) {
-        if let Some(notifier) = self.notifier.get() {
-            // What the kernel does not know it does not believe either.
-            let _ = notifier.inval_inode(inode, -1, 0);
-        }
+    ///
+    /// # Errors
+    /// `ENOENT` if the kernel does not know the inode.
+    pub(crate) fn invalidate_attributes(&self, inode: InodeId) -> Result<(), Errno> {
+        self.notifier.get().map_or(Ok(()), |notifier| notifier.inval_inode(inode, -1, 0))
     }
 
     /// Calls the home of a file on behalf of the calling process; `then` makes the answer of the
@@ -231,25 +234,27 @@ impl MountFs {
     }
 
     /// Makes the kernel's entry of a node that was looked up by this name. The kernel caches the
-    /// name as long as the attributes, unless there are more names than can be kept.
+    /// name as long as the attributes, unless there are more names than can be kept; a holder of leases
+    /// has it cached until `named_until`.
     pub(crate) fn entry(
         &self,
         directory: InodeId,
         name: &[u8],
         node: &MountNode,
         known: &KnownSize,
+        named_until: Option<Time>,
     ) -> InodeEntry {
         let kept = self.nodes.add_name(node, directory, name);
-        let is_holder = self.shared().leases.is_holder();
-        // An inode that the kernel makes of this reply takes its attributes whatever notice about
-        // them came meanwhile.
-        let is_safe = !is_holder || self.nodes.is_known_before(node);
+        let ttl = match self.shared().leases.is_holder() {
+            true => named_until.map_or(Duration::ZERO, rest),
+            false => self.believed,
+        };
         InodeEntry {
             inode: node.id,
             generation: known.attributes.generation,
             attributes: translate::attributes(&known.attributes),
-            ttl: if kept && !is_holder { self.believed } else { Duration::ZERO },
-            attributes_ttl: if is_safe { self.attribute_timeout(known) } else { Duration::ZERO },
+            ttl: if kept { ttl } else { Duration::ZERO },
+            attributes_ttl: self.attribute_timeout(known),
         }
     }
 
@@ -264,7 +269,7 @@ impl MountFs {
 
     fn attribute_timeout(&self, known: &KnownSize) -> Duration {
         match known.last {
-            true if self.shared().leases.is_holder() => known.leased.unwrap_or_default(),
+            true if self.shared().leases.is_holder() => known.leased.map_or(Duration::ZERO, rest),
             true => self.believed,
             false => Duration::ZERO,
         }
@@ -520,4 +525,9 @@ impl FileSystem for MountFs {
     fn copy_file_range(&self, request: &FuseRequest, copy: CopyRange, reply: Reply<CopiedBytes>) {
         data::copy(self, request, copy, reply);
     }
+}
+
+/// What is left until then.
+pub(crate) fn rest(until: Time) -> Duration {
+    until.since(clock::with_suspend()).to_duration()
 }

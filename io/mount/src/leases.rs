@@ -11,9 +11,10 @@
 //! channel is locked with it. docs/decisions/0025 has the model.
 
 mod cache;
+mod ending;
 mod holder;
+mod names;
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
@@ -22,9 +23,11 @@ use model::{Nanos, Time};
 use ninep::dialect::{LeaseGrants, RENEW_DONE, RENEW_JOIN, RENEW_LEAVE, RENEW_REFUSED, RENEW_TERM};
 use session::client::RenewReply;
 
-pub(crate) use cache::{FileKey, KeptAttributes, KeptName, LeaseCache};
+pub(crate) use cache::{FileKey, KeptAttributes, LeaseCache};
+pub(crate) use names::KeptName;
 
-use cache::Dropped;
+use cache::{BelievedName, Dropped};
+use ending::Endings;
 
 use crate::clock;
 use crate::session::{SessionControl, lock};
@@ -50,8 +53,8 @@ struct LeaseState {
     join_from: Option<Time>,
     /// What the kernel is to forget before the mount joins again.
     dropped: Dropped,
-    /// Recalls that are worked on, and when that is to be said next.
-    recalls: BTreeMap<u64, Time>,
+    /// What the kernel is being made to forget.
+    endings: Endings,
     stats: LeaseStats,
 }
 
@@ -111,6 +114,8 @@ pub(crate) struct OwnChange {
     leases: Arc<MountLeases>,
     files: Vec<ChangedFile>,
     names: Vec<DirectoryName>,
+    /// The call was answered without an error.
+    is_done: AtomicBool,
 }
 
 /// A file, by the path of its qid, and the kinds under which nothing of it is kept meanwhile.
@@ -124,6 +129,8 @@ pub(crate) struct ChangedFile {
 #[derive(Clone, Debug)]
 pub(crate) struct DirectoryName {
     pub(crate) directory: u64,
+    /// The handle of the directory.
+    pub(crate) handle: Arc<[u8]>,
     pub(crate) name: Arc<[u8]>,
 }
 
@@ -133,8 +140,8 @@ impl MountLeases {
     pub(crate) fn new(is_wanted: bool, believed: Nanos) -> MountLeases {
         let phase = if is_wanted { LeasePhase::Joining } else { LeasePhase::Off };
         let cache = LeaseCache::new(LeaseTerms::default());
-        let (asked, join_from, dropped, recalls, stats) = Default::default();
-        let state = LeaseState { phase, cache, asked, join_from, dropped, recalls, stats };
+        let (asked, join_from, dropped, endings, stats) = Default::default();
+        let state = LeaseState { phase, cache, asked, join_from, dropped, endings, stats };
         MountLeases {
             holds: AtomicBool::new(is_wanted),
             state: Mutex::new(state),
@@ -159,8 +166,8 @@ impl MountLeases {
         Some(Arc::new(LeaseRequest { leases, id, life, grants }))
     }
 
-    /// Begins a change: of these files' attributes and data, and of these names. None while it is not a
-    /// holder.
+    /// Begins a change: of these files' attributes and data, and of these names; with two names the first
+    /// becomes the second. None while it is not a holder.
     pub(crate) fn begin_change(
         self: &Arc<MountLeases>,
         files: Vec<ChangedFile>,
@@ -169,17 +176,25 @@ impl MountLeases {
         if !self.is_holder() {
             return None;
         }
-        let mut state = self.lock();
+        let (mut state, now) = (self.lock(), clock::with_suspend());
         for file in &files {
-            let dropped = state.cache.begin_change(file.path, file.kinds);
+            let dropped = state.cache.begin_change(file.path, file.kinds, now);
             state.dropped.append(dropped);
         }
+        if let [from, to] = &names[..] {
+            let (old, new) = ((from.directory, &from.name), (to.directory, &to.name));
+            if !state.cache.move_belief(old, new, now) {
+                let DirectoryName { directory: path, handle: directory, name } = to.clone();
+                state.dropped.names.push(BelievedName { path, directory, name, until: now });
+            }
+        }
         for name in &names {
-            state.cache.begin_name_change(name.directory, &name.name);
+            state.cache.begin_name_change(name.directory, &name.name, now);
         }
         self.wake_if_dropped(&state);
         drop(state);
-        Some(Arc::new(OwnChange { leases: self.clone(), files, names }))
+        let is_done = AtomicBool::new(false);
+        Some(Arc::new(OwnChange { leases: self.clone(), files, names, is_done }))
     }
 
     /// Uses the cache, if the mount is a holder now.
@@ -208,7 +223,7 @@ impl MountLeases {
     /// Ends READ of a file: it is open for writing here.
     pub(crate) fn end_read(&self, path: u64) {
         let mut state = self.lock();
-        let dropped = state.cache.end_read(path);
+        let dropped = state.cache.end_read(path, clock::with_suspend());
         state.dropped.append(dropped);
         self.wake_if_dropped(&state);
     }
@@ -312,9 +327,9 @@ impl MountLeases {
 
 impl LeaseState {
     fn lapse(&mut self) {
-        let dropped = self.cache.lapse();
+        let dropped = self.cache.lapse(clock::with_suspend());
         self.dropped.append(dropped);
-        self.recalls.clear();
+        self.endings.forget_recalls();
         self.asked = None;
     }
 }
@@ -351,15 +366,25 @@ impl Drop for LeaseRequest {
     }
 }
 
+impl OwnChange {
+    /// The call was answered without an error: the kernel knows what it has changed.
+    pub(crate) fn done(&self) {
+        self.is_done.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Drop for OwnChange {
     fn drop(&mut self) {
+        let (is_done, now) = (*self.is_done.get_mut(), clock::with_suspend());
         let mut state = self.leases.lock();
         for file in &self.files {
             state.cache.end_change(file.path, file.kinds);
         }
         for name in &self.names {
-            state.cache.end_name_change(name.directory, &name.name);
+            let dropped = state.cache.end_name_change(name.directory, &name.name, is_done, now);
+            state.dropped.append(dropped);
         }
+        self.leases.wake_if_dropped(&state);
     }
 }
 

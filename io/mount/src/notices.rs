@@ -67,22 +67,9 @@ impl Notices {
         }));
     }
 
-    /// As [`Notices::drop_pages`], of several files.
-    pub(crate) fn drop_pages_of(
-        &self,
-        notifier: &Notifier,
-        inodes: Vec<InodeId>,
-        then: impl FnOnce() + Send + 'static,
-    ) {
-        let notifier = notifier.clone();
-        self.send(Box::new(move || {
-            for inode in inodes {
-                if let Err(error) = notifier.inval_inode(inode, 0, 0) {
-                    tracing::debug!(inode = inode.0, %error, "cannot drop cached pages");
-                }
-            }
-            then();
-        }));
+    /// Sends notices from a thread that may wait.
+    pub(crate) fn run(&self, notice: impl FnOnce() + Send + 'static) {
+        self.send(Box::new(notice));
     }
 
     /// Makes the kernel look up names again before it uses them; `each` is called with every name

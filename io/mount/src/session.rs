@@ -358,6 +358,9 @@ impl ClientSession {
                 if let Some(lease) = &lease {
                     lease.set_grants(header.leases);
                 }
+                if let (Some(change), Ok(_)) = (&change, &answer) {
+                    change.done();
+                }
                 if let Some((number, write)) = written
                     && self.uncommitted.insert(epoch, number, write)
                 {

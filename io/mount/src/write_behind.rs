@@ -20,9 +20,10 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fuse::Errno;
+use model::Time;
 use ninep::Attributes;
 use ninep::dialect::{ExtRequest, HandleList, WRITE_KILL_PRIV};
 use rustc_hash::FxHashMap;
@@ -162,8 +163,8 @@ pub(crate) struct KnownSize {
     pub(crate) attributes: Attributes,
     /// Earlier writes will not change them.
     pub(crate) last: bool,
-    /// For how long they may be believed under a lease; none without one.
-    pub(crate) leased: Option<Duration>,
+    /// Until when they may be believed under a lease; none without one.
+    pub(crate) leased: Option<Time>,
 }
 
 impl WaitingSince {

@@ -15,11 +15,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leases::{HeldLeases, LeaseKinds, LeaseRequestId, LeaseTerms, ObjectId};
-use model::{Nanos, Time};
+use model::Time;
 use ninep::Attributes;
 use ninep::dialect::LeaseGrant;
 use rustc_hash::FxHashMap;
 
+use super::names::{KeptName, LeasedNames};
 use crate::files::OpenFile;
 use crate::session::SessionIdentity;
 
@@ -31,6 +32,8 @@ pub(crate) struct LeaseCache {
     /// Calls of this mount that change a file, and are not answered.
     changing: FxHashMap<u64, u32>,
     changing_names: FxHashMap<(u64, Arc<[u8]>), u32>,
+    /// The directories of these names.
+    changing_directories: FxHashMap<u64, u32>,
     names: usize,
     listing_bytes: usize,
     /// The paths of files that are open for nobody, in the order in which they were closed.
@@ -54,10 +57,7 @@ struct PageDrop {
 struct LeasedFile {
     handles: Vec<Arc<[u8]>>,
     attributes: Option<KeptAttributes>,
-    names: FxHashMap<Arc<[u8]>, KeptName>,
-    /// Entries of the directory, by the offset after which they come.
-    listing: BTreeMap<u64, Arc<[u8]>>,
-    listing_asked: u64,
+    names: LeasedNames,
     /// The span in which READ is held; 0 without it.
     read_span: u64,
     parked: Vec<ParkedFile>,
@@ -77,15 +77,6 @@ pub(crate) struct KeptAttributes {
     pub(crate) requested_at: u64,
 }
 
-/// What a name leads to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum KeptName {
-    /// There is no such name.
-    Absent,
-    /// A file: the path of its qid, and its handle.
-    File(u64, Arc<[u8]>),
-}
-
 /// A file as a reply names it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileKey<'a> {
@@ -101,8 +92,22 @@ pub(crate) struct Dropped {
     pub(crate) attributes: Vec<Arc<[u8]>>,
     /// Handles of files whose pages it may have.
     pub(crate) pages: Vec<Arc<[u8]>>,
+    /// Names that it may use without asking.
+    pub(crate) names: Vec<BelievedName>,
     /// Files that are open at the proxy for nobody.
     pub(crate) parked: Vec<Arc<OpenFile>>,
+}
+
+/// A name that the kernel may use without asking.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BelievedName {
+    /// The path of the directory's qid.
+    pub(crate) path: u64,
+    /// A handle of the directory.
+    pub(crate) directory: Arc<[u8]>,
+    pub(crate) name: Arc<[u8]>,
+    /// It asks again from then on.
+    pub(crate) until: Time,
 }
 
 impl LeaseCache {
@@ -112,6 +117,7 @@ impl LeaseCache {
             files: FxHashMap::default(),
             changing: FxHashMap::default(),
             changing_names: FxHashMap::default(),
+            changing_directories: FxHashMap::default(),
             page_drops: FxHashMap::default(),
             names: 0,
             listing_bytes: 0,
@@ -121,18 +127,28 @@ impl LeaseCache {
         }
     }
 
-    /// The attributes of a file, and how long they may be believed.
-    pub(crate) fn attributes(&mut self, path: u64, now: Time) -> Option<(KeptAttributes, Nanos)> {
+    /// The attributes of a file, and until when they may be believed.
+    pub(crate) fn attributes(&mut self, path: u64, now: Time) -> Option<(KeptAttributes, Time)> {
         let kept = self.files.get(&path)?.attributes?;
         let rest = self.held.believes(object(path), LeaseKinds::ATTRIBUTES, now)?;
-        Some((kept, rest))
+        Some((kept, now + rest))
     }
 
     /// What a name of a directory leads to.
     pub(crate) fn name(&mut self, directory: u64, name: &[u8], now: Time) -> Option<KeptName> {
-        let kept = self.files.get(&directory)?.names.get(name)?.clone();
+        let kept = self.files.get(&directory)?.names.leads_to(name)?.clone();
         self.held.believes(object(directory), LeaseKinds::NAMES, now)?;
         Some(kept)
+    }
+
+    /// Until when the kernel may use a name that is kept; `None` if it has to ask each time. From now on a
+    /// recall of the name ends with a notice.
+    pub(crate) fn believe_name(&mut self, directory: u64, name: &[u8], now: Time) -> Option<Time> {
+        if self.is_over_full() {
+            return None;
+        }
+        let end = now + self.held.believes(object(directory), LeaseKinds::NAMES, now)?;
+        self.files.get_mut(&directory)?.names.believe(name, end, now)
     }
 
     /// The entries of a directory after an offset, and when they were asked for.
@@ -142,8 +158,7 @@ impl LeaseCache {
         offset: u64,
         now: Time,
     ) -> Option<(Arc<[u8]>, u64)> {
-        let file = self.files.get(&directory)?;
-        let kept = (file.listing.get(&offset)?.clone(), file.listing_asked);
+        let kept = self.files.get(&directory)?.names.listing(offset)?;
         self.held.believes(object(directory), LeaseKinds::NAMES, now)?;
         Some(kept)
     }
@@ -172,20 +187,20 @@ impl LeaseCache {
     }
 
     /// Keeps the attributes of a file, if ATTRIBUTES is among these kinds of this reply and no call
-    /// of this mount changes them. Returns how long they may be believed.
+    /// of this mount changes them. Returns until when they may be believed.
     pub(crate) fn keep_attributes(
         &mut self,
         file: FileKey<'_>,
         fresh: LeaseKinds,
         kept: KeptAttributes,
         now: Time,
-    ) -> Option<Nanos> {
+    ) -> Option<Time> {
         let is_changing = self.changing.contains_key(&file.path);
         if !fresh.contains(LeaseKinds::ATTRIBUTES) || is_changing {
             return None;
         }
         self.files.get_mut(&file.path)?.attributes = Some(kept);
-        self.held.rest(now)
+        Some(now + self.held.rest(now)?)
     }
 
     /// Keeps what a name leads to, if NAMES is among these kinds of this reply and no call of this
@@ -206,11 +221,7 @@ impl LeaseCache {
         if changing.copied().unwrap_or(0) > own {
             return;
         }
-        if let Some(file) = self.files.get_mut(&directory)
-            && file.names.insert(name, leads_to).is_none()
-        {
-            self.names += 1;
-        }
+        self.use_names(directory, |names| names.keep(name, leads_to));
     }
 
     /// Keeps the entries of a directory after an offset, under the same conditions.
@@ -223,18 +234,10 @@ impl LeaseCache {
         requested_at: u64,
     ) {
         let is_full = self.listing_bytes + data.len() > LISTING_BYTES_MAX;
-        let changes = self.changing_names.keys().any(|(of, _)| *of == directory);
-        if !fresh.contains(LeaseKinds::NAMES) || is_full || changes {
-            return;
+        let changes = self.changing_directories.contains_key(&directory);
+        if fresh.contains(LeaseKinds::NAMES) && !is_full && !changes {
+            self.use_names(directory, |names| names.keep_listing(offset, data, requested_at));
         }
-        let Some(file) = self.files.get_mut(&directory) else { return };
-        file.listing_asked = match file.listing.is_empty() {
-            true => requested_at,
-            false => file.listing_asked.min(requested_at),
-        };
-        let before = file.listing.insert(offset, data.into());
-        self.listing_bytes += data.len();
-        self.listing_bytes -= before.map_or(0, |before| before.len());
     }
 
     /// READ was granted with an open: the span in which it is held; 0 if it is not to be used.
@@ -298,9 +301,21 @@ impl LeaseCache {
     }
 
     /// A recall came: of these kinds, or of one name alone.
-    pub(crate) fn recalled(&mut self, path: u64, kinds: LeaseKinds, name: &[u8]) -> Dropped {
+    pub(crate) fn recalled(
+        &mut self,
+        path: u64,
+        kinds: LeaseKinds,
+        name: &[u8],
+        now: Time,
+    ) -> Dropped {
         let held = self.held.recalled(object(path), kinds, !name.is_empty());
-        let mut dropped = self.forget(path, kinds, name);
+        let mut dropped = self.forget(path, kinds, name, now);
+        if kinds.contains(LeaseKinds::NAMES) {
+            if self.changing_directories.contains_key(&path) {
+                self.use_names(path, |names| names.note_shared(now));
+            }
+            dropped.names = self.believed_names(path, name, now);
+        }
         if let Some(file) = self.files.get(&path) {
             if kinds.contains(LeaseKinds::ATTRIBUTES) {
                 dropped.attributes.clone_from(&file.handles);
@@ -312,8 +327,16 @@ impl LeaseCache {
         if kinds.contains(LeaseKinds::READ) {
             self.join_page_drop(path, &mut dropped);
         }
-        self.drop_if_unheld(path);
+        self.drop_if_unheld(path, now);
         dropped
+    }
+
+    /// The kernel was made to ask for these names.
+    pub(crate) fn end_names(&mut self, names: &[BelievedName], now: Time) {
+        for BelievedName { path, name, until, .. } in names {
+            self.use_names(*path, |names| names.ended(name, *until, now));
+            self.drop_if_unheld(*path, now);
+        }
     }
 
     /// A recall that comes while the pages of an earlier one are being dropped has them dropped as well: it
@@ -342,9 +365,9 @@ impl LeaseCache {
     }
 
     /// A call of this mount is about to change a file: nothing of these kinds is kept until its end.
-    pub(crate) fn begin_change(&mut self, path: u64, kinds: LeaseKinds) -> Dropped {
+    pub(crate) fn begin_change(&mut self, path: u64, kinds: LeaseKinds, now: Time) -> Dropped {
         *self.changing.entry(path).or_default() += 1;
-        self.forget(path, kinds, b"")
+        self.forget(path, kinds, b"", now)
     }
 
     /// Such a call is answered.
@@ -354,22 +377,53 @@ impl LeaseCache {
     }
 
     /// A call of this mount is about to change a name.
-    pub(crate) fn begin_name_change(&mut self, directory: u64, name: &Arc<[u8]>) {
+    pub(crate) fn begin_name_change(&mut self, directory: u64, name: &Arc<[u8]>, now: Time) {
         *self.changing_names.entry((directory, name.clone())).or_default() += 1;
-        self.forget(directory, LeaseKinds::NAMES, name);
+        *self.changing_directories.entry(directory).or_default() += 1;
+        self.forget(directory, LeaseKinds::NAMES, name, now);
     }
 
-    /// Such a call is answered.
-    pub(crate) fn end_name_change(&mut self, directory: u64, name: &Arc<[u8]>) {
+    /// Such a call is answered; with an error it may have been executed all the same, or not. Returns the name if
+    /// the kernel may use what it believes of it, which is perhaps not so.
+    pub(crate) fn end_name_change(
+        &mut self,
+        directory: u64,
+        name: &Arc<[u8]>,
+        is_done: bool,
+        now: Time,
+    ) -> Dropped {
         self.held.changed(object(directory), LeaseKinds::NAMES);
         count_down(&mut self.changing_names, &(directory, name.clone()));
+        count_down(&mut self.changing_directories, &directory);
+        let names = match is_done {
+            true => Vec::new(),
+            false => self.believed_names(directory, name, now),
+        };
+        Dropped { names, ..Dropped::default() }
+    }
+
+    /// The kernel is about to move what it believes of one name to another. Returns whether a recall of the
+    /// new one would end that.
+    pub(crate) fn move_belief(
+        &mut self,
+        from: (u64, &Arc<[u8]>),
+        to: (u64, &Arc<[u8]>),
+        now: Time,
+    ) -> bool {
+        let until = self.files.get(&from.0).map_or(Time::ZERO, |of| of.names.kernel_until(from.1));
+        if until <= now {
+            return true;
+        }
+        let is_held = self.held.held(object(to.0)).contains(LeaseKinds::NAMES);
+        self.use_names(to.0, |names| names.believed_since_move(to.1, until));
+        is_held
     }
 
     /// READ of a file is not used any more: a file is open here for writing.
-    pub(crate) fn end_read(&mut self, path: u64) -> Dropped {
+    pub(crate) fn end_read(&mut self, path: u64, now: Time) -> Dropped {
         self.held.recalled(object(path), LeaseKinds::READ, false);
-        let dropped = self.forget(path, LeaseKinds::READ, b"");
-        self.drop_if_unheld(path);
+        let dropped = self.forget(path, LeaseKinds::READ, b"", now);
+        self.drop_if_unheld(path, now);
         dropped
     }
 
@@ -379,8 +433,12 @@ impl LeaseCache {
     }
 
     /// All leases are over.
-    pub(crate) fn lapse(&mut self) -> Dropped {
+    pub(crate) fn lapse(&mut self, now: Time) -> Dropped {
         let mut dropped = Dropped::default();
+        let directories: Vec<u64> = self.files.keys().copied().collect();
+        for path in directories {
+            dropped.names.extend(self.believed_names(path, b"", now));
+        }
         for (object, kinds) in self.held.lapse() {
             let Some(file) = self.files.get(&object.0[0]) else { continue };
             if kinds.contains(LeaseKinds::READ) {
@@ -404,13 +462,14 @@ impl LeaseCache {
 
     /// Ends the leases that were not used for longest, some at a time: each with the kinds and the
     /// number to give it back with, once the kernel has forgotten them.
-    pub(crate) fn give_back(&mut self) -> (Dropped, Vec<(u64, LeaseGrant)>) {
+    pub(crate) fn give_back(&mut self, now: Time) -> (Dropped, Vec<(u64, LeaseGrant)>) {
         let mut dropped = Dropped::default();
         let mut leases = Vec::new();
         for (object, kinds, number) in self.held.least_used(GIVE_BACK) {
             let path = object.0[0];
-            let forgotten = self.forget(path, kinds, b"");
+            let forgotten = self.forget(path, kinds, b"", now);
             dropped.parked.extend(forgotten.parked);
+            dropped.names.extend(self.believed_names(path, b"", now));
             if let Some(file) = self.files.get(&path) {
                 dropped.attributes.extend(file.handles.iter().cloned());
             }
@@ -420,8 +479,8 @@ impl LeaseCache {
     }
 
     /// The kernel has forgotten what was given back.
-    pub(crate) fn given_back(&mut self, leases: &[(u64, LeaseGrant)]) {
-        leases.iter().for_each(|(path, _)| self.drop_if_unheld(*path));
+    pub(crate) fn given_back(&mut self, leases: &[(u64, LeaseGrant)], now: Time) {
+        leases.iter().for_each(|(path, _)| self.drop_if_unheld(*path, now));
     }
 
     /// The number of files that are open for nobody.
@@ -430,21 +489,14 @@ impl LeaseCache {
         self.parked.len()
     }
 
-    fn forget(&mut self, path: u64, kinds: LeaseKinds, name: &[u8]) -> Dropped {
+    fn forget(&mut self, path: u64, kinds: LeaseKinds, name: &[u8], now: Time) -> Dropped {
         let mut dropped = Dropped::default();
+        if kinds.contains(LeaseKinds::NAMES) {
+            self.use_names(path, |names| names.forget(name, now));
+        }
         let Some(file) = self.files.get_mut(&path) else { return dropped };
         if kinds.contains(LeaseKinds::ATTRIBUTES) {
             file.attributes = None;
-        }
-        if kinds.contains(LeaseKinds::NAMES) {
-            let before = file.names.len();
-            match name.is_empty() {
-                true => file.names.clear(),
-                false => drop(file.names.remove(name)),
-            }
-            self.names -= before - file.names.len();
-            let listing = std::mem::take(&mut file.listing);
-            self.listing_bytes -= listing.values().map(|data| data.len()).sum::<usize>();
         }
         if kinds.contains(LeaseKinds::READ) {
             file.read_span = 0;
@@ -456,25 +508,57 @@ impl LeaseCache {
         dropped
     }
 
-    fn drop_if_unheld(&mut self, path: u64) {
+    /// Forgets a file of which it holds no lease, once the kernel uses none of its names.
+    fn drop_if_unheld(&mut self, path: u64, now: Time) {
         if self.held.held(object(path)).is_empty() {
-            let left = self.forget(path, every(), b"");
+            let left = self.forget(path, every(), b"", now);
             debug_assert!(left.parked.is_empty(), "READ ended before");
-            self.files.remove(&path);
+            if self.files.get(&path).is_some_and(|file| !file.names.is_believed(now)) {
+                self.use_names(path, |names| *names = LeasedNames::default());
+                self.files.remove(&path);
+            }
         }
+    }
+
+    /// Uses the names of a directory, and counts those that are there.
+    fn use_names(&mut self, directory: u64, use_names: impl FnOnce(&mut LeasedNames)) {
+        let Some(file) = self.files.get_mut(&directory) else { return };
+        let before = file.names.size();
+        use_names(&mut file.names);
+        let after = file.names.size();
+        self.names = self.names + after.0 - before.0;
+        self.listing_bytes = self.listing_bytes + after.1 - before.1;
+    }
+
+    /// The names of a directory that the kernel may use: this one, or with an empty name all of them.
+    fn believed_names(&self, path: u64, name: &[u8], now: Time) -> Vec<BelievedName> {
+        let Some(file) = self.files.get(&path) else { return Vec::new() };
+        let believed = file.names.believed(name, now).into_iter();
+        let of_handle = |name: &Arc<[u8]>, until| {
+            let named = move |directory: &Arc<[u8]>| BelievedName {
+                path,
+                directory: directory.clone(),
+                name: name.clone(),
+                until,
+            };
+            file.handles.iter().map(named).collect::<Vec<_>>()
+        };
+        believed.flat_map(|(name, until)| of_handle(&name, until)).collect()
     }
 }
 
 impl Dropped {
     /// Whether there is nothing to be done.
     pub(crate) fn is_empty(&self) -> bool {
-        self.attributes.is_empty() && self.pages.is_empty() && self.parked.is_empty()
+        let Dropped { attributes, pages, names, parked } = self;
+        attributes.is_empty() && pages.is_empty() && names.is_empty() && parked.is_empty()
     }
 
     /// Adds what another has.
     pub(crate) fn append(&mut self, other: Dropped) {
         self.attributes.extend(other.attributes);
         self.pages.extend(other.pages);
+        self.names.extend(other.names);
         self.parked.extend(other.parked);
     }
 }

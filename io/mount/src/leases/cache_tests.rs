@@ -30,7 +30,7 @@ fn attributes(size: u64) -> KeptAttributes {
 }
 
 /// A reply about a file comes and is kept, with nothing meanwhile.
-fn keep(cache: &mut LeaseCache, size: u64) -> Option<Nanos> {
+fn keep(cache: &mut LeaseCache, size: u64) -> Option<Time> {
     let request = cache.held.begin_request();
     let fresh = cache.granted(request, FILE, grant(ATTRIBUTES.and(READ)));
     let rest = cache.keep_attributes(FILE, fresh, attributes(size), at(0));
@@ -52,7 +52,7 @@ fn size(cache: &mut LeaseCache, seconds: u64) -> Option<u64> {
 #[test]
 fn attributes_are_believed_for_the_rest_of_the_term() {
     let mut cache = joined();
-    assert_eq!(keep(&mut cache, 7), Some(Nanos::from_secs(20)));
+    assert_eq!(keep(&mut cache, 7), Some(at(20)));
     assert_eq!(size(&mut cache, 19), Some(7));
     assert_eq!(size(&mut cache, 20), None);
     cache.held.renewed(1, at(15));
@@ -63,33 +63,37 @@ fn attributes_are_believed_for_the_rest_of_the_term() {
 fn recalled_attributes_are_forgotten_and_the_kernel_is_to_forget_them() {
     let mut cache = joined();
     keep(&mut cache, 7);
-    let dropped = cache.recalled(FILE.path, ATTRIBUTES.and(READ), b"");
+    let dropped = cache.recalled(FILE.path, ATTRIBUTES.and(READ), b"", at(1));
     assert_eq!(dropped.attributes, [FILE.handle.into()]);
     assert_eq!(dropped.pages, [FILE.handle.into()]);
     assert_eq!(size(&mut cache, 1), None);
     assert!(cache.files.is_empty(), "nothing is held of it");
-    assert!(cache.recalled(FILE.path, ATTRIBUTES, b"").is_empty());
+    assert!(cache.recalled(FILE.path, ATTRIBUTES, b"", at(1)).is_empty());
 }
 
 #[test]
 fn second_recall_waits_for_the_pages_that_the_first_drops() {
     let mut cache = joined();
     keep(&mut cache, 7);
-    let first = cache.recalled(FILE.path, ATTRIBUTES.and(READ), b"");
-    let second = cache.recalled(FILE.path, ATTRIBUTES.and(READ), b"");
+    let first = cache.recalled(FILE.path, ATTRIBUTES.and(READ), b"", at(1));
+    let second = cache.recalled(FILE.path, ATTRIBUTES.and(READ), b"", at(1));
     assert_eq!((first.pages, second.pages.len()), (vec![FILE.handle.into()], 1));
     cache.end_page_drop(FILE.path);
-    assert_eq!(cache.recalled(FILE.path, READ, b"").pages.len(), 1, "one is still under way");
+    assert_eq!(
+        cache.recalled(FILE.path, READ, b"", at(1)).pages.len(),
+        1,
+        "one is still under way"
+    );
     cache.end_page_drop(FILE.path);
     cache.end_page_drop(FILE.path);
-    assert!(cache.recalled(FILE.path, READ, b"").is_empty());
+    assert!(cache.recalled(FILE.path, READ, b"", at(1)).is_empty());
 }
 
 #[test]
 fn reply_that_was_under_way_during_a_recall_is_not_kept() {
     let mut cache = joined();
     let request = cache.held.begin_request();
-    cache.recalled(FILE.path, ATTRIBUTES, b"");
+    cache.recalled(FILE.path, ATTRIBUTES, b"", at(1));
     let fresh = cache.granted(request, FILE, grant(ATTRIBUTES));
     assert_eq!(cache.keep_attributes(FILE, fresh, attributes(7), at(0)), None);
 }
@@ -100,12 +104,12 @@ fn one_recalled_name_leaves_the_others() {
     let file = KeptName::File(FILE.path, FILE.handle.into());
     keep_name(&mut cache, b"a", file.clone());
     keep_name(&mut cache, b"b", KeptName::Absent);
-    cache.recalled(DIRECTORY.path, NAMES, b"a");
+    cache.recalled(DIRECTORY.path, NAMES, b"a", at(1));
     assert_eq!(cache.name(DIRECTORY.path, b"a", at(1)), None);
     assert_eq!(cache.name(DIRECTORY.path, b"b", at(1)), Some(KeptName::Absent));
     keep_name(&mut cache, b"a", file.clone());
     assert_eq!(cache.name(DIRECTORY.path, b"a", at(1)), Some(file));
-    cache.recalled(DIRECTORY.path, NAMES, b"");
+    cache.recalled(DIRECTORY.path, NAMES, b"", at(1));
     assert_eq!(cache.name(DIRECTORY.path, b"b", at(1)), None);
     assert_eq!(cache.names, 0);
 }
@@ -121,7 +125,7 @@ fn listing_ends_with_any_of_its_names() {
     let (data, asked) = cache.listing(DIRECTORY.path, 9, at(1)).unwrap();
     assert_eq!((&*data, asked), (&b"more"[..], 3), "as old as its oldest part");
     let name: Arc<[u8]> = b"x"[..].into();
-    cache.begin_name_change(DIRECTORY.path, &name);
+    cache.begin_name_change(DIRECTORY.path, &name, at(1));
     assert!(cache.listing(DIRECTORY.path, 0, at(1)).is_none());
     let request = cache.held.begin_request();
     let fresh = cache.granted(request, DIRECTORY, grant(NAMES));
@@ -134,7 +138,7 @@ fn listing_ends_with_any_of_its_names() {
 fn nothing_is_kept_of_what_a_call_of_this_mount_changes() {
     let mut cache = joined();
     keep(&mut cache, 7);
-    cache.begin_change(FILE.path, ATTRIBUTES);
+    cache.begin_change(FILE.path, ATTRIBUTES, at(1));
     assert_eq!(size(&mut cache, 1), None);
     assert_eq!(keep(&mut cache, 7), None, "it may be from before the change");
     let early = cache.held.begin_request();
@@ -151,12 +155,12 @@ fn name_that_a_call_makes_is_kept_from_its_own_reply_alone() {
     let name: Arc<[u8]> = b"new"[..].into();
     let file = KeptName::File(FILE.path, FILE.handle.into());
     let request = cache.held.begin_request();
-    cache.begin_name_change(DIRECTORY.path, &name);
+    cache.begin_name_change(DIRECTORY.path, &name, at(1));
     keep_name(&mut cache, b"new", KeptName::Absent);
     assert_eq!(cache.name(DIRECTORY.path, b"new", at(1)), None);
     let fresh = cache.granted(request, DIRECTORY, grant(NAMES));
     cache.keep_name(DIRECTORY.path, fresh, b"new", file.clone(), 1);
-    cache.end_name_change(DIRECTORY.path, &name);
+    cache.end_name_change(DIRECTORY.path, &name, true, at(1));
     assert_eq!(cache.name(DIRECTORY.path, b"new", at(1)), Some(file));
 }
 
@@ -165,7 +169,7 @@ fn lapse_forgets_everything() {
     let mut cache = joined();
     keep(&mut cache, 7);
     keep_name(&mut cache, b"a", KeptName::Absent);
-    let dropped = cache.lapse();
+    let dropped = cache.lapse(at(1));
     assert_eq!((dropped.attributes.len(), dropped.pages.len()), (2, 1));
     cache.held.renewed(2, at(1));
     assert_eq!(size(&mut cache, 2), None);
@@ -185,12 +189,12 @@ fn read_span_is_another_one_after_each_recall() {
     };
     let first = span(&mut cache);
     assert_eq!(span(&mut cache), first, "it was held all the time");
-    cache.recalled(FILE.path, READ, b"");
+    cache.recalled(FILE.path, READ, b"", at(1));
     let second = span(&mut cache);
     assert!(first != 0 && second > first);
-    cache.end_read(FILE.path);
+    cache.end_read(FILE.path, at(1));
     assert!(span(&mut cache) > second, "a writer was here");
-    cache.begin_change(FILE.path, READ);
+    cache.begin_change(FILE.path, READ, at(1));
     assert_eq!(span(&mut cache), 0);
 }
 
@@ -198,13 +202,13 @@ fn read_span_is_another_one_after_each_recall() {
 fn what_was_unused_for_longest_is_given_back_once_the_kernel_has_forgotten_it() {
     let mut cache = joined();
     keep(&mut cache, 7);
-    let (dropped, leases) = cache.give_back();
+    let (dropped, leases) = cache.give_back(at(1));
     assert_eq!(leases, [(FILE.path, grant(ATTRIBUTES.and(READ)))]);
     assert_eq!(dropped.attributes, [FILE.handle.into()]);
     assert_eq!(size(&mut cache, 1), None);
-    let recalled = cache.recalled(FILE.path, ATTRIBUTES, b"");
+    let recalled = cache.recalled(FILE.path, ATTRIBUTES, b"", at(1));
     assert_eq!(recalled.attributes, [FILE.handle.into()], "it may not have forgotten yet");
-    cache.given_back(&leases);
+    cache.given_back(&leases, at(1));
     assert!(cache.files.is_empty());
 }
 
@@ -249,12 +253,12 @@ fn file_that_was_opened_under_an_earlier_lease_is_closed() {
     let mut cache = joined();
     let own = SessionIdentity::known(1, 1, 1);
     let early = closed_file(&mut cache, &own);
-    assert!(cache.recalled(FILE.path, READ, b"").parked.is_empty());
+    assert!(cache.recalled(FILE.path, READ, b"", at(1)).parked.is_empty());
     let files = [0; 3].map(|_| closed_file(&mut cache, &own));
     assert_eq!(cache.park(FILE.path, early, at(1)).len(), 1);
     let closed = files.map(|file| cache.park(FILE.path, file, at(1)).len());
     assert_eq!(closed, [0, 0, 1], "two of a file are kept");
-    assert_eq!(cache.recalled(FILE.path, READ, b"").parked.len(), 2);
+    assert_eq!(cache.recalled(FILE.path, READ, b"", at(1)).parked.len(), 2);
     assert_eq!(cache.parked(), 0);
 }
 
@@ -273,4 +277,80 @@ fn of_too_many_closed_files_the_one_that_was_closed_first_is_closed_at_the_proxy
     assert!(cache.unpark(0, &own, flags, at(1)).is_none());
     assert!(cache.unpark(1, &own, flags, at(1)).is_some());
     assert_eq!(cache.parked(), PARKED_MAX - 1);
+}
+
+fn believed(dropped: &Dropped) -> Vec<&[u8]> {
+    dropped.names.iter().map(|named| &*named.name).collect()
+}
+
+#[test]
+fn recall_of_a_name_ends_what_the_kernel_believes_of_it_alone() {
+    let mut cache = joined();
+    for name in [b"a", b"b", b"c"] {
+        keep_name(&mut cache, name, KeptName::Absent);
+    }
+    assert_eq!(cache.believe_name(DIRECTORY.path, b"a", at(0)), Some(at(5)));
+    assert_eq!(cache.believe_name(DIRECTORY.path, b"b", at(0)), Some(at(5)));
+    assert!(cache.recalled(DIRECTORY.path, NAMES, b"c", at(1)).names.is_empty());
+    let dropped = cache.recalled(DIRECTORY.path, NAMES, b"a", at(1));
+    assert_eq!(believed(&dropped), [b"a"]);
+    assert_eq!(cache.believe_name(DIRECTORY.path, b"a", at(1)), None, "it is not kept");
+    let again = cache.recalled(DIRECTORY.path, NAMES, b"a", at(1));
+    assert_eq!(again.names, dropped.names, "the first notice is under way");
+    cache.end_names(&dropped.names, at(1));
+    assert!(cache.recalled(DIRECTORY.path, NAMES, b"a", at(1)).names.is_empty());
+    assert!(cache.recalled(DIRECTORY.path, NAMES, b"", at(5)).names.is_empty(), "it is over");
+}
+
+#[test]
+fn names_that_the_kernel_believes_are_counted_after_the_lease_is_gone() {
+    let mut cache = joined();
+    keep_name(&mut cache, b"a", KeptName::Absent);
+    cache.believe_name(DIRECTORY.path, b"a", at(0));
+    let dropped = cache.recalled(DIRECTORY.path, NAMES, b"", at(1));
+    let again = cache.recalled(DIRECTORY.path, NAMES, b"", at(1));
+    assert_eq!((believed(&dropped), believed(&again)), (vec![&b"a"[..]], vec![&b"a"[..]]));
+    cache.end_names(&dropped.names, at(1));
+    assert!(cache.files.is_empty() && cache.names == 0);
+    keep_name(&mut cache, b"a", KeptName::Absent);
+    cache.believe_name(DIRECTORY.path, b"a", at(2));
+    assert_eq!(believed(&cache.lapse(at(3))), [b"a"]);
+}
+
+#[test]
+fn change_that_failed_leaves_the_kernel_in_doubt_and_one_that_did_not_does_not() {
+    let mut cache = joined();
+    let name: Arc<[u8]> = b"a"[..].into();
+    for is_done in [true, false] {
+        keep_name(&mut cache, &name, KeptName::Absent);
+        cache.believe_name(DIRECTORY.path, &name, at(1));
+        cache.begin_name_change(DIRECTORY.path, &name, at(1));
+        let dropped = cache.end_name_change(DIRECTORY.path, &name, is_done, at(1));
+        assert_eq!(dropped.names.is_empty(), is_done);
+    }
+}
+
+#[test]
+fn moved_belief_is_ended_by_a_recall_of_the_new_name_where_that_is_held() {
+    let mut cache = joined();
+    let [old, new] = [b"old", b"new"].map(|name| Arc::<[u8]>::from(&name[..]));
+    let (from, to) = ((DIRECTORY.path, &old), (DIRECTORY.path, &new));
+    assert!(cache.move_belief(from, to, at(1)), "it believes nothing of it");
+    keep_name(&mut cache, &old, KeptName::File(2, b"file"[..].into()));
+    cache.believe_name(DIRECTORY.path, &old, at(1));
+    assert!(cache.move_belief(from, to, at(1)));
+    assert_eq!(believed(&cache.recalled(DIRECTORY.path, NAMES, &new, at(1))), [&*new]);
+    assert!(!cache.move_belief(from, (99, &new), at(1)), "no lease of that directory");
+}
+
+#[test]
+fn names_that_two_nodes_change_are_not_believed() {
+    let mut cache = joined();
+    keep_name(&mut cache, b"a", KeptName::Absent);
+    let own: Arc<[u8]> = b"own"[..].into();
+    cache.begin_name_change(DIRECTORY.path, &own, at(1));
+    cache.recalled(DIRECTORY.path, NAMES, b"other", at(1));
+    cache.end_name_change(DIRECTORY.path, &own, true, at(1));
+    assert_eq!(cache.name(DIRECTORY.path, b"a", at(2)), Some(KeptName::Absent));
+    assert_eq!(cache.believe_name(DIRECTORY.path, b"a", at(2)), None);
 }

@@ -3,13 +3,15 @@
 //!
 //! ```text
 //!   recall ─► user space forgets ─► attributes: the kernel, at once ─┬─► returned
-//!                                   pages: a thread of notices ──────┘   meanwhile: worked on
+//!                                   names, pages: another thread ────┘   meanwhile: worked on
 //!   term over, new session, OVER ─► the kernel forgets ─► join with the next life
 //! ```
 //!
 //! A notice about attributes takes no lock in the kernel. Replies to questions that the kernel began
-//! before it do not count there (its `attr_version`), so a reply under way does no harm. Names are
-//! not given to the kernel for any time, so nothing about names needs a notice.
+//! before it do not count there (its `attr_version`); an inode that the kernel is just making of a reply it does
+//! not find, so that one is tried again. A notice about a name takes the lock of its directory, which a look-up
+//! holds until its reply counts; a change of this mount holds it as well, perhaps while it waits for the recalls of
+//! others. So it is not waited for beyond the time for which the kernel believes the name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +21,7 @@ use model::{Nanos, Time};
 use ninep::dialect::{HandleList, LeaseGrant, RENEW_JOIN, RENEW_TERM, ReturnedLease};
 
 use super::cache::Dropped;
+use super::ending::{EndingBelief, EndingCause, EndingStep};
 use super::{LeasePhase, LeaseState, MountLeases, MountRecall};
 use crate::filesystem::{MountFs, MountFsState};
 use crate::session::{CallSpec, SessionControl};
@@ -32,8 +35,8 @@ enum HolderStep {
     GiveBack(Dropped, Vec<(u64, LeaseGrant)>),
     /// It joins or renews.
     Renew(SessionControl),
-    /// A recall is worked on.
-    Progress(u64),
+    /// Something that the kernel was to forget is over, or worked on.
+    Ending(EndingStep),
     Wait(Duration),
 }
 
@@ -74,69 +77,127 @@ impl MountFs {
     fn take_step(&self, step: HolderStep) {
         let leases = &self.shared().leases;
         match step {
-            HolderStep::Drop(dropped) => self.end_belief(dropped, || ()),
+            HolderStep::Drop(dropped) => self.end_belief(dropped, EndingCause::Doubt),
             HolderStep::GiveBack(dropped, items) => {
-                self.end_belief(dropped, || ());
-                leases.lock().cache.given_back(&items);
-                let mut data = Vec::new();
-                for (file, grant) in items {
-                    ReturnedLease { file, grant }.encode(&mut data);
-                }
-                self.homes.links[0].send_about_leases(SessionControl::GiveBack(data));
+                self.end_belief(dropped, EndingCause::GiveBack(items));
             }
             HolderStep::Renew(control) => {
                 if !self.homes.links[0].send_about_leases(control) {
                     leases.not_sent();
                 }
             }
-            HolderStep::Progress(access) => self.homes.links[0].return_lease(access, false),
+            HolderStep::Ending(EndingStep::Over(ending)) => self.ended(ending),
+            HolderStep::Ending(EndingStep::Progress(access)) => {
+                self.homes.links[0].return_lease(access, false);
+            }
             HolderStep::Wait(_) => {}
         }
     }
 
     fn answer_recall(&self, recall: &MountRecall<'_>) {
-        let leases = self.shared().leases.clone();
-        let dropped = {
-            let mut state = leases.lock();
-            state.stats.recalls += 1;
-            let dropped = state.cache.recalled(recall.file, recall.kinds, recall.name);
-            if !dropped.pages.is_empty() {
-                state.recalls.insert(recall.access, clock::with_suspend() + progress_interval());
-            }
-            dropped
-        };
         let came = clock::with_suspend();
-        let (link, access) = (self.homes.links[0].clone(), recall.access);
+        let dropped = {
+            let mut state = self.shared().leases.lock();
+            state.stats.recalls += 1;
+            state.cache.recalled(recall.file, recall.kinds, recall.name, came)
+        };
         let pages_of = (!dropped.pages.is_empty()).then_some(recall.file);
-        self.end_belief(dropped, move || {
-            {
-                let mut state = leases.lock();
-                state.recalls.remove(&access);
-                pages_of.into_iter().for_each(|path| state.cache.end_page_drop(path));
-                let took = clock::with_suspend().since(came);
-                state.stats.recall_max = state.stats.recall_max.max(took);
-            }
-            link.return_lease(access, true);
-        });
+        self.end_belief_of(dropped, EndingCause::Recall { access: recall.access, came }, pages_of);
     }
 
     /// Has the kernel forget what is not held any more, and closes what is open for nobody; then
     /// goes on, perhaps on another thread.
-    fn end_belief(&self, dropped: Dropped, then: impl FnOnce() + Send + 'static) {
-        let Dropped { attributes, pages, parked } = dropped;
-        for handle in &attributes {
-            if let Some(inode) = self.nodes.inode_of(handle) {
-                self.invalidate_attributes(inode);
-            }
-        }
+    fn end_belief(&self, dropped: Dropped, cause: EndingCause) {
+        self.end_belief_of(dropped, cause, None);
+    }
+
+    /// The same; `pages_of` is the path of a file whose pages are dropped for a recall.
+    fn end_belief_of(&self, dropped: Dropped, cause: EndingCause, pages_of: Option<u64>) {
+        let Dropped { attributes, pages, names, parked } = dropped;
+        let now = clock::with_suspend();
+        let (id, term) = {
+            let mut state = self.shared().leases.lock();
+            // The kernel believes attributes no longer than the term, of which there may be none any more.
+            let term = now + state.cache.held.rest(now).unwrap_or(LeaseTerms::default().term);
+            let over_at = names.iter().map(|name| name.until).max();
+            let over_at = if pages.is_empty() { over_at.or(Some(term)) } else { None };
+            (state.endings.begin(cause, over_at, now, progress_interval()), term)
+        };
         for file in parked {
             self.close_parked(&file);
         }
-        let inodes: Vec<_> =
-            pages.iter().filter_map(|handle| self.nodes.inode_of(handle)).collect();
-        match self.notifier.get().filter(|_| !inodes.is_empty()) {
-            Some(notifier) => self.notices.drop_pages_of(notifier, inodes, then),
-            None => then(),
+        let Some(notifier) = self.notifier.get().cloned() else { return self.finish(id) };
+        let known = |handle: &Arc<[u8]>| self.nodes.inode_of(handle);
+        let unmade = |inode: &fuse::InodeId| self.invalidate_attributes(*inode).is_err();
+        let unmade: Vec<_> = attributes.iter().filter_map(known).filter(unmade).collect();
+        let pages: Vec<_> = pages.iter().filter_map(known).collect();
+        if unmade.is_empty() && pages.is_empty() && names.is_empty() {
+            pages_of
+                .into_iter()
+                .for_each(|path| self.shared().leases.lock().cache.end_page_drop(path));
+            return self.finish(id);
+        }
+        let queue = if names.is_empty() { &self.notices } else { &self.name_notices };
+        let export = self.downgrade();
+        queue.run(move || {
+            let Some(export) = export.upgrade().map(MountFs::new_from) else { return };
+            for name in &names {
+                if let Some(directory) = export.nodes.inode_of(&name.directory) {
+                    // What it does not know it does not believe.
+                    let _ = notifier.inval_entry(directory, &name.name);
+                }
+            }
+            for inode in unmade {
+                export.invalidate_once_made(inode, term);
+            }
+            for inode in pages {
+                if let Err(error) = notifier.inval_inode(inode, 0, 0) {
+                    tracing::debug!(inode = inode.0, %error, "cannot drop cached pages");
+                }
+            }
+            {
+                let mut state = export.shared().leases.lock();
+                state.cache.end_names(&names, clock::with_suspend());
+                pages_of.into_iter().for_each(|path| state.cache.end_page_drop(path));
+            }
+            export.finish(id);
+        });
+    }
+
+    /// Invalidates the attributes of an inode that the kernel has received, and did not know just now: it is making
+    /// it, or has just dropped it.
+    fn invalidate_once_made(&self, inode: fuse::InodeId, until: Time) {
+        let is_counted = || self.nodes.get(inode).is_ok() && clock::with_suspend() < until;
+        while self.invalidate_attributes(inode).is_err() && is_counted() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn finish(&self, id: u64) {
+        let ending = self.shared().leases.lock().endings.finish(id);
+        if let Some(ending) = ending {
+            self.ended(ending);
+        }
+    }
+
+    /// The kernel believes something no longer: does what waited for that.
+    fn ended(&self, ending: EndingBelief) {
+        let leases = &self.shared().leases;
+        match ending.cause {
+            EndingCause::Recall { access, came } => {
+                let took = clock::with_suspend().since(came);
+                leases.count(|stats| stats.recall_max = stats.recall_max.max(took));
+                self.homes.links[0].return_lease(access, true);
+            }
+            EndingCause::GiveBack(items) => {
+                leases.lock().cache.given_back(&items, clock::with_suspend());
+                let mut data = Vec::new();
+                for (file, grant) in items {
+                    ReturnedLease { file, grant }.encode(&mut data);
+                }
+                self.homes.links[0].send_about_leases(SessionControl::GiveBack(data));
+            }
+            EndingCause::Doubt => leases.wake(),
         }
     }
 
@@ -199,19 +260,20 @@ impl LeaseState {
             return Some(HolderStep::Drop(std::mem::take(&mut self.dropped)));
         }
         if self.cache.is_over_full() {
-            let (dropped, leases) = self.cache.give_back();
+            let (dropped, leases) = self.cache.give_back(now);
             if !leases.is_empty() {
                 return Some(HolderStep::GiveBack(dropped, leases));
             }
         }
-        if let Some((access, due)) = self.recalls.iter_mut().find(|(_, due)| **due <= now) {
-            *due = now + progress_interval();
-            return Some(HolderStep::Progress(*access));
+        if let Some(step) = self.endings.next_step(now, progress_interval()) {
+            return Some(HolderStep::Ending(step));
         }
         let life = self.cache.held.life() as u32;
         let is_waiting = self.asked.is_some_and(|asked| now < asked + ASK_AGAIN);
         let (what, due) = match self.phase {
             LeasePhase::Off => return None,
+            // Once the kernel has forgotten what it could believe.
+            LeasePhase::Joining if self.endings.has_doubts() => (RENEW_JOIN, Time::MAX),
             LeasePhase::Joining => (RENEW_JOIN, self.join_from.unwrap_or(now)),
             LeasePhase::Refused(until) => (RENEW_JOIN, until),
             LeasePhase::Joined => (RENEW_TERM, self.cache.held.next_renewal().unwrap_or(now)),
@@ -220,9 +282,14 @@ impl LeaseState {
             self.asked = Some(now);
             return Some(HolderStep::Renew(SessionControl::Renew { life, what, sent: now }));
         }
-        let recalls = self.recalls.values().copied().min();
         let asked = self.asked.map(|asked| asked + ASK_AGAIN);
-        let next = recalls.into_iter().chain(asked).chain((due > now).then_some(due)).min();
+        let next = self
+            .endings
+            .next_due()
+            .into_iter()
+            .chain(asked)
+            .chain((due > now).then_some(due))
+            .min();
         let span = next.map_or(CHECK, |next| next.since(now).min(CHECK));
         Some(HolderStep::Wait(span.to_duration().max(Duration::from_millis(1))))
     }

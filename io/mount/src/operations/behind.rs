@@ -7,9 +7,9 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use fuse::{Errno, FuseRequest, FuseWrite, Reply, ReplyBody as FuseAnswer, WrittenBytes};
+use model::Time;
 use ninep::dialect::{AnyReply, ExtReply, HandleList, handle_fid};
 use ninep::{Attributes, getattr};
 use session::client::QueuedCall;
@@ -199,7 +199,7 @@ pub(super) struct FetchedAttributes {
     /// `WriteBehind::now` when they were requested.
     pub(super) requested_at: u64,
     /// For how long they may be believed under a lease; none without one.
-    pub(super) leased: Option<Duration>,
+    pub(super) leased: Option<Time>,
 }
 
 /// Replies with a file's fetched attributes, and the writes of this mount since: else the kernel
@@ -359,7 +359,8 @@ fn executed(
         export.files().fail(node.id, error);
         // It is not as long as was said.
         export.shared().write_behind.changed(node);
-        export.invalidate_attributes(node.id);
+        // What the kernel does not know it does not believe either.
+        let _ = export.invalidate_attributes(node.id);
     }
     let ready = export.shared().write_behind.executed(node, payer, number);
     start_runs(export, node);

@@ -100,7 +100,7 @@ fn open_now(
             export.keep_open(&lease, &file, &fetched);
         }
         if !opened.flags.contains(OpenFlags::KEEP_CACHE) {
-            export.invalidate_attributes(inode);
+            let _ = export.invalidate_attributes(inode);
         }
         reply.ok(&opened);
     });
@@ -166,7 +166,7 @@ fn create_now(
                 export.files().close(opened.handle);
                 clunk(export, newfid, &payer);
             })?;
-            let entry = export.entry(directory.id, called.to_bytes(), node, &known);
+            let entry = export.entry(directory.id, called.to_bytes(), node, &known, None);
             Ok(Created { entry, opened })
         });
     });

@@ -60,6 +60,7 @@ pub(crate) fn list_plus(
     reply: Reply<EntryListPlus>,
 ) {
     let directory = request.inode;
+    let listed = or_error!(export.nodes.get(directory), reply);
     with_entries(export, request, read, reply, move |export, listing, reply| {
         let asked = listing.requested_at;
         let age = listing.read.map_or(Duration::ZERO, |read| read.elapsed());
@@ -78,7 +79,7 @@ pub(crate) fn list_plus(
                 let name = DirEntry { number: told.qid.path, mode: told.mode, ..name };
                 let node = export.nodes.lookup(handle, told);
                 let is_holder = export.shared().leases.is_holder();
-                let leased = export.leased_attributes(&node);
+                let (leased, named_until) = export.leased_entry(&listed, entry.name, &node);
                 let since = node.write_behind.since(asked);
                 let is_old = since == WaitingSince::Changed || export.believed <= age;
                 if if is_holder { leased.is_none() } else { is_old } {
@@ -88,7 +89,7 @@ pub(crate) fn list_plus(
                 }
                 let age = if is_holder { Duration::ZERO } else { age };
                 let known = leased.unwrap_or_else(|| since.applied_to(*told));
-                let mut known = export.entry(directory, entry.name, &node, &known);
+                let mut known = export.entry(directory, entry.name, &node, &known, named_until);
                 known.ttl = known.ttl.saturating_sub(age);
                 known.attributes_ttl = known.attributes_ttl.saturating_sub(age);
                 let added = out.add(&known, &name);

@@ -6,14 +6,13 @@
 //!   a change ─► change_of, change_of_name: nothing is kept of it until it is answered
 //! ```
 //!
-//! The kernel believes attributes for the rest of the term; names it does not believe for any time,
-//! as no notice would end that in time: they are answered here.
+//! The kernel believes attributes for the rest of the term, and names for some seconds of it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use leases::LeaseKinds;
+use model::Time;
 use ninep::Attributes;
 use ninep::dialect::{ListEntries, PLAIN_FILE};
 use ninep::open as bits;
@@ -22,7 +21,8 @@ use super::behind::FetchedAttributes;
 use crate::files::OpenFile;
 use crate::filesystem::MountFs;
 use crate::leases::{
-    ChangedFile, DirectoryName, FileKey, KeptAttributes, KeptName, LeaseRequest, OwnChange,
+    ChangedFile, DirectoryName, FileKey, KeptAttributes, KeptName, LeaseCache, LeaseRequest,
+    OwnChange,
 };
 use crate::nodes::MountNode;
 use crate::session::SessionIdentity;
@@ -30,7 +30,8 @@ use crate::write_behind::{KnownSize, WaitingSince};
 
 /// What a name leads to, without having asked.
 pub(crate) enum LeasedName {
-    Absent,
+    /// To nothing; the kernel may believe that until then.
+    Absent(Option<Time>),
     File(NamedFile),
 }
 
@@ -39,8 +40,32 @@ pub(crate) struct NamedFile {
     pub(crate) handle: Arc<[u8]>,
     pub(crate) attributes: Attributes,
     pub(crate) requested_at: u64,
-    /// For how long the attributes may be believed.
-    pub(crate) rest: Duration,
+    /// Until when the attributes may be believed.
+    pub(crate) until: Time,
+    /// Until when the kernel may believe the name.
+    pub(crate) named_until: Option<Time>,
+}
+
+impl LeasedName {
+    fn find(cache: &mut LeaseCache, directory: u64, name: &[u8], now: Time) -> Option<LeasedName> {
+        let (file, handle) = match cache.name(directory, name, now)? {
+            KeptName::Absent => {
+                return Some(LeasedName::Absent(cache.believe_name(directory, name, now)));
+            }
+            KeptName::File(file, handle) => (file, handle),
+        };
+        let (kept, until) = cache.attributes(file, now)?;
+        let KeptAttributes { attributes, requested_at } = kept;
+        let named_until = cache.believe_name(directory, name, now);
+        Some(LeasedName::File(NamedFile { handle, attributes, requested_at, until, named_until }))
+    }
+}
+
+/// Until when the kernel may believe what a reply says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct BelievedUntil {
+    pub(super) attributes: Option<Time>,
+    pub(super) name: Option<Time>,
 }
 
 /// A name in a directory.
@@ -61,7 +86,7 @@ impl MountFs {
     /// The attributes of a node, with the writes of this mount, if no message is needed.
     pub(super) fn leased_attributes(&self, node: &MountNode) -> Option<KnownSize> {
         let path = node.path()?;
-        let (kept, rest) =
+        let (kept, until) =
             self.shared().leases.with(|cache, _, now| cache.attributes(path, now))?;
         let since = node.write_behind.since(kept.requested_at);
         if since == WaitingSince::Changed {
@@ -69,45 +94,55 @@ impl MountFs {
         }
         let known = since.applied_to(kept.attributes);
         self.shared().leases.count(|stats| stats.attributes += 1);
-        Some(KnownSize { leased: Some(rest.to_duration()), ..known })
+        Some(KnownSize { leased: Some(until), ..known })
     }
 
-    /// What a name leads to, if no message is needed.
+    /// What a name leads to, if no message is needed; the kernel is to receive it.
     pub(super) fn leased_name(&self, directory: &MountNode, name: &[u8]) -> Option<LeasedName> {
         let path = directory.path()?;
         self.shared().leases.with(|cache, stats, now| {
-            let found = match cache.name(path, name, now)? {
-                KeptName::Absent => LeasedName::Absent,
-                KeptName::File(file, handle) => {
-                    let (kept, rest) = cache.attributes(file, now)?;
-                    let KeptAttributes { attributes, requested_at } = kept;
-                    let rest = rest.to_duration();
-                    LeasedName::File(NamedFile { handle, attributes, requested_at, rest })
-                }
-            };
+            let found = LeasedName::find(cache, path, name, now)?;
             stats.lookups += 1;
             Some(found)
         })
     }
 
-    /// Keeps what a reply says of the one file that its message names, and notes for how long that may
+    /// The attributes of a file that is an entry of a directory, if no message is needed, and until when the
+    /// kernel may believe its name.
+    pub(super) fn leased_entry(
+        &self,
+        directory: &MountNode,
+        name: &[u8],
+        node: &MountNode,
+    ) -> (Option<KnownSize>, Option<Time>) {
+        let found = directory.path().and_then(|path| {
+            let leases = &self.shared().leases;
+            leases.with(|cache, _, now| LeasedName::find(cache, path, name, now))
+        });
+        let named_until = match found {
+            Some(LeasedName::File(file)) if *file.handle == *node.handle => file.named_until,
+            _ => None,
+        };
+        (self.leased_attributes(node), named_until)
+    }
+
+    /// Keeps what a reply says of the one file that its message names, and returns until when that may
     /// be believed.
     pub(super) fn keep_attributes(
         &self,
         lease: &Option<Arc<LeaseRequest>>,
         fetched: &FetchedAttributes,
-    ) -> Option<Duration> {
+    ) -> Option<Time> {
         let file = key(&fetched.node.handle, &fetched.attributes);
         let kept = kept(fetched);
-        let rest = lease.as_ref()?.keep(|cache, id, grants, now| {
+        lease.as_ref()?.keep(|cache, id, grants, now| {
             let fresh = cache.granted(id, file, grants.named);
             cache.keep_attributes(file, fresh, kept, now)
-        });
-        Some(rest?.to_duration())
+        })
     }
 
     /// Keeps what a look-up or a call that made a name says; `own` is 1 for the latter, whose own
-    /// change does not count. Notes for how long the attributes may be believed.
+    /// change does not count. Returns until when the kernel may believe it.
     pub(super) fn keep_name(
         &self,
         lease: &Option<Arc<LeaseRequest>>,
@@ -115,36 +150,38 @@ impl MountFs {
         name: &[u8],
         fetched: &FetchedAttributes,
         own: u32,
-    ) -> Option<Duration> {
+    ) -> BelievedUntil {
+        let Some(lease) = lease else { return BelievedUntil::default() };
         let (file, of) = (key(&fetched.node.handle, &fetched.attributes), directory.path());
         let kept = kept(fetched);
-        let rest = lease.as_ref()?.keep(|cache, id, grants, now| {
+        lease.keep(|cache, id, grants, now| {
             let fresh = cache.granted(id, file, grants.found);
-            let rest = cache.keep_attributes(file, fresh, kept, now);
+            let attributes = cache.keep_attributes(file, fresh, kept, now);
             if let Some(path) = of {
                 let directory = FileKey { path, handle: &directory.handle };
                 let fresh = cache.granted(id, directory, grants.named);
                 let leads_to = KeptName::File(file.path, fetched.node.handle.clone());
                 cache.keep_name(path, fresh, name, leads_to, own);
             }
-            rest
-        });
-        Some(rest?.to_duration())
+            let name = of.and_then(|path| cache.believe_name(path, name, now));
+            BelievedUntil { attributes, name }
+        })
     }
 
-    /// Keeps that a name is absent.
+    /// Keeps that a name is absent. Returns until when the kernel may believe it.
     pub(super) fn keep_absent(
         &self,
         lease: &Option<Arc<LeaseRequest>>,
         directory: &MountNode,
         name: &[u8],
-    ) {
-        let (Some(lease), Some(path)) = (lease, directory.path()) else { return };
-        lease.keep(|cache, id, grants, _| {
+    ) -> Option<Time> {
+        let (lease, path) = (lease.as_ref()?, directory.path()?);
+        lease.keep(|cache, id, grants, now| {
             let directory = FileKey { path, handle: &directory.handle };
             let fresh = cache.granted(id, directory, grants.named);
             cache.keep_name(path, fresh, name, KeptName::Absent, 0);
-        });
+            cache.believe_name(path, name, now)
+        })
     }
 
     /// Keeps the entries of a directory after an offset, and what they say of their files.
@@ -290,7 +327,8 @@ impl MountFs {
                 leases.forget_all_attributes();
             }
             files.extend(led_to.map(with_opens));
-            all.push(DirectoryName { directory: path, name: (*name).into() });
+            let handle = directory.handle.clone();
+            all.push(DirectoryName { directory: path, handle, name: (*name).into() });
         }
         leases.begin_change(files, all)
     }

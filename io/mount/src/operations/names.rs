@@ -9,13 +9,14 @@ use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
 use fuse::{DataReply, Errno, FuseRequest, InodeEntry, InodeId, NewFile, Reply};
+use model::Time;
 use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, handle_fid};
 
 use super::behind::{self, FetchedAttributes};
 use super::leased::{LeasedName, NamePlace, NamedFile};
 use super::or_error;
 use super::stale::NameWalk;
-use crate::filesystem::MountFs;
+use crate::filesystem::{MountFs, rest};
 use crate::nodes::MountNode;
 use crate::session::CallSpec;
 use crate::write_behind::KnownSize;
@@ -32,17 +33,17 @@ pub(crate) fn lookup(
     let message = ExtRequest::Lookup { fid: handle_fid(0), name: name.to_bytes() };
     let walk = NameWalk::new(export, request, &[&directory]);
     match export.leased_name(&directory, name.to_bytes()) {
-        Some(LeasedName::Absent) => {
+        Some(LeasedName::Absent(until)) => {
             not_found(export, &walk, &directory, name);
-            return reply.error(Errno::NOENT);
+            return absent(until, reply);
         }
         Some(LeasedName::File(file)) => {
-            let NamedFile { handle, attributes, requested_at, rest } = file;
+            let NamedFile { handle, attributes, requested_at, until, named_until } = file;
             let node = export.nodes.lookup(&handle, &attributes);
             walk.found(export, &node);
-            let leased = Some(rest);
+            let leased = Some(until);
             let fetched = FetchedAttributes { node, attributes, requested_at, leased };
-            return entry(export, request, fetched, name.to_owned(), reply);
+            return entry(export, request, fetched, name.to_owned(), named_until, reply);
         }
         None => {}
     }
@@ -58,8 +59,9 @@ pub(crate) fn lookup(
                 let (requested_at, leased) = (asked, None);
                 let mut fetched = FetchedAttributes { node, attributes, requested_at, leased };
                 let called = name.to_bytes();
-                fetched.leased = export.keep_name(&lease, &directory, called, &fetched, 0);
-                entry(export, &who, fetched, name, reply);
+                let until = export.keep_name(&lease, &directory, called, &fetched, 0);
+                fetched.leased = until.attributes;
+                entry(export, &who, fetched, name, until.name, reply);
             }
             Ok(_) => reply.error(Errno::PROTO),
             // Where the kernel has a file of this name it asks whether that is still so, and takes any error
@@ -69,14 +71,24 @@ pub(crate) fn lookup(
             }
             Err(Errno::STALE) => reply.error(walk.lookup_error(export, &directory)),
             Err(error) => {
-                if error == Errno::NOENT {
-                    export.keep_absent(&lease, &directory, name.to_bytes());
-                }
                 not_found(export, &walk, &directory, &name);
-                reply.error(error);
+                match error {
+                    Errno::NOENT => {
+                        absent(export.keep_absent(&lease, &directory, name.to_bytes()), reply);
+                    }
+                    error => reply.error(error),
+                }
             }
         }
     });
+}
+
+/// Says that a name is absent, and until when the kernel may believe that.
+fn absent(until: Option<Time>, reply: Reply<InodeEntry>) {
+    match until {
+        Some(until) => reply.ok(&InodeEntry::absent(rest(until))),
+        None => reply.error(Errno::NOENT),
+    }
 }
 
 /// Notes that a name is absent.
@@ -92,6 +104,7 @@ fn entry(
     request: &FuseRequest,
     fetched: FetchedAttributes,
     name: CString,
+    named_until: Option<Time>,
     reply: Reply<InodeEntry>,
 ) {
     let directory = request.inode;
@@ -99,7 +112,7 @@ fn entry(
         // Without them the kernel does not receive the look-up.
         let known = known.inspect_err(|_| export.nodes.forget(node.id, 1))?;
         export.nodes.update_attributes(node, &known.attributes);
-        Ok(export.entry(directory, name.to_bytes(), node, &known))
+        Ok(export.entry(directory, name.to_bytes(), node, &known, named_until))
     });
 }
 
@@ -186,7 +199,7 @@ fn make_now(
             Ok(AnyReply::Ext(ExtReply::Mknode { handle, attributes })) => {
                 let node = export.nodes.lookup(handle, &attributes);
                 let known = KnownSize { attributes, last: true, leased: None };
-                let entry = export.entry(directory.id, name.to_bytes(), &node, &known);
+                let entry = export.entry(directory.id, name.to_bytes(), &node, &known, None);
                 let (requested_at, leased) = (asked, None);
                 let fetched = FetchedAttributes { node, attributes, requested_at, leased };
                 export.keep_name(&lease, &directory, name.to_bytes(), &fetched, 1);
@@ -300,7 +313,7 @@ pub(crate) fn link(
             behind::refresh_attributes(export, &who, file, reply, move |export, node, known| {
                 let known = known?;
                 let node = export.nodes.lookup(&node.handle, &known.attributes);
-                Ok(export.entry(directory.id, name.to_bytes(), &node, &known))
+                Ok(export.entry(directory.id, name.to_bytes(), &node, &known, None))
             });
         },
     );

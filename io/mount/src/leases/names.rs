@@ -1,0 +1,214 @@
+//! The names of one directory: what they lead to, which of them the kernel believes, and its entries.
+//!
+//! ```text
+//!   keep ─► leads to ─► believe ─► the kernel may use the name until then, without asking
+//!             │ forgotten            │ recalled meanwhile: a notice has to end that
+//!             ▼                      ▼
+//!           asked for again        ended, or over
+//! ```
+//!
+//! A change of this mount goes through the kernel, which then knows: what the mount kept is forgotten,
+//! what the kernel believes is still counted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::{Nanos, Time};
+use rustc_hash::FxHashMap;
+
+/// What a name leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum KeptName {
+    /// There is no such name.
+    Absent,
+    /// A file: the path of its qid, and its handle.
+    File(u64, Arc<[u8]>),
+}
+
+/// Names and entries of a directory.
+#[derive(Debug, Default)]
+pub(super) struct LeasedNames {
+    names: FxHashMap<Arc<[u8]>, LeasedName>,
+    /// Entries, by the offset after which they come.
+    listing: BTreeMap<u64, Arc<[u8]>>,
+    listing_asked: u64,
+    /// Until then the kernel believes no name of it: other nodes change names here as this one does.
+    shared_until: Time,
+}
+
+#[derive(Debug)]
+struct LeasedName {
+    leads_to: Option<KeptName>,
+    /// The kernel may use the name without asking until then.
+    kernel_until: Time,
+}
+
+impl LeasedNames {
+    pub(super) fn leads_to(&self, name: &[u8]) -> Option<&KeptName> {
+        self.names.get(name)?.leads_to.as_ref()
+    }
+
+    pub(super) fn keep(&mut self, name: Arc<[u8]>, leads_to: KeptName) {
+        let kept = self.names.entry(name);
+        kept.or_insert(LeasedName { leads_to: None, kernel_until: Time::ZERO }).leads_to =
+            Some(leads_to);
+    }
+
+    /// Entries after an offset, and when they were asked for.
+    pub(super) fn listing(&self, offset: u64) -> Option<(Arc<[u8]>, u64)> {
+        Some((self.listing.get(&offset)?.clone(), self.listing_asked))
+    }
+
+    pub(super) fn keep_listing(&mut self, offset: u64, data: &[u8], asked: u64) {
+        self.listing_asked = match self.listing.is_empty() {
+            true => asked,
+            false => self.listing_asked.min(asked),
+        };
+        self.listing.insert(offset, data.into());
+    }
+
+    /// Forgets what one name leads to, or with an empty name what all do, and the entries.
+    pub(super) fn forget(&mut self, name: &[u8], now: Time) {
+        self.listing.clear();
+        match name.is_empty() {
+            true => self.names.retain(|_, kept| {
+                kept.leads_to = None;
+                kept.kernel_until > now
+            }),
+            false => {
+                if let Some(kept) = self.names.get_mut(name) {
+                    kept.leads_to = None;
+                    self.drop_if_unused(name, now);
+                }
+            }
+        }
+    }
+
+    /// The kernel may use a name that is kept until `end`, or for a while: returns until when; `None` if
+    /// it has to ask each time.
+    pub(super) fn believe(&mut self, name: &[u8], end: Time, now: Time) -> Option<Time> {
+        let kept = self.names.get_mut(name).filter(|kept| kept.leads_to.is_some())?;
+        if self.shared_until > now {
+            return None;
+        }
+        let until = end.min(now + KERNEL_NAME_MAX);
+        kept.kernel_until = kept.kernel_until.max(until);
+        Some(until)
+    }
+
+    /// Until when the kernel may use a name; in the past if it has to ask.
+    pub(super) fn kernel_until(&self, name: &[u8]) -> Time {
+        self.names.get(name).map_or(Time::ZERO, |kept| kept.kernel_until)
+    }
+
+    /// The kernel uses this name until then: it has moved there what it believed of another.
+    pub(super) fn believed_since_move(&mut self, name: &Arc<[u8]>, until: Time) {
+        let none = LeasedName { leads_to: None, kernel_until: Time::ZERO };
+        let kept = self.names.entry(name.clone()).or_insert(none);
+        kept.kernel_until = kept.kernel_until.max(until);
+    }
+
+    /// The names that the kernel may use now: this one, or with an empty name all of them.
+    pub(super) fn believed(&self, name: &[u8], now: Time) -> Vec<(Arc<[u8]>, Time)> {
+        let believed = |(name, kept): (&Arc<[u8]>, &LeasedName)| {
+            (kept.kernel_until > now).then(|| (name.clone(), kept.kernel_until))
+        };
+        match name.is_empty() {
+            true => self.names.iter().filter_map(believed).collect(),
+            false => self.names.get_key_value(name).and_then(believed).into_iter().collect(),
+        }
+    }
+
+    /// The kernel was made to ask for a name that it could use until then, if it has not received it once more.
+    pub(super) fn ended(&mut self, name: &[u8], until: Time, now: Time) {
+        if let Some(kept) = self.names.get_mut(name).filter(|kept| kept.kernel_until == until) {
+            kept.kernel_until = Time::ZERO;
+        }
+        self.drop_if_unused(name, now);
+    }
+
+    /// Another node changes names here, and so does this one.
+    pub(super) fn note_shared(&mut self, now: Time) {
+        self.shared_until = now + SHARED;
+    }
+
+    /// The names that are counted, and bytes of entries.
+    pub(super) fn size(&self) -> (usize, usize) {
+        (self.names.len(), self.listing.values().map(|data| data.len()).sum())
+    }
+
+    /// Whether the kernel may use a name now.
+    pub(super) fn is_believed(&self, now: Time) -> bool {
+        self.names.values().any(|kept| kept.kernel_until > now)
+    }
+
+    fn drop_if_unused(&mut self, name: &[u8], now: Time) {
+        let kept = self.names.get(name);
+        if kept.is_some_and(|kept| kept.leads_to.is_none() && kept.kernel_until <= now) {
+            self.names.remove(name);
+        }
+    }
+}
+
+/// For how long the kernel may use a name: a notice that ends it takes the directory's lock, which a
+/// request of this mount may hold while it waits, so others wait no longer than this.
+const KERNEL_NAME_MAX: Nanos = Nanos::from_secs(5);
+/// For how long the kernel asks for each name of a directory in which other nodes change names, too.
+const SHARED: Nanos = Nanos::from_secs(600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn with(name: &[u8]) -> LeasedNames {
+        let mut names = LeasedNames::default();
+        names.keep(name.into(), KeptName::Absent);
+        names
+    }
+
+    #[test]
+    fn kernel_believes_a_name_for_a_while_and_not_beyond_the_term() {
+        let mut names = with(b"a");
+        assert_eq!(names.believe(b"a", at(20), at(1)), Some(at(6)));
+        assert_eq!(names.believe(b"a", at(8), at(4)), Some(at(8)));
+        assert_eq!(names.believed(b"", at(7)), [(b"a"[..].into(), at(8))]);
+        assert!(names.believed(b"b", at(7)).is_empty() && !names.is_believed(at(8)));
+        assert_eq!(names.believe(b"b", at(20), at(1)), None, "it is not kept");
+    }
+
+    #[test]
+    fn forgotten_name_is_counted_until_the_kernel_asks_again() {
+        let mut names = with(b"a");
+        names.believe(b"a", at(20), at(1));
+        names.forget(b"", at(2));
+        assert_eq!((names.leads_to(b"a"), names.size().0), (None, 1));
+        names.ended(b"a", at(5), at(2));
+        assert!(names.is_believed(at(2)), "that was an earlier belief");
+        names.ended(b"a", at(6), at(2));
+        assert_eq!(names.size().0, 0);
+        names.keep(b"a"[..].into(), KeptName::Absent);
+        names.forget(b"a", at(2));
+        assert_eq!(names.size().0, 0);
+    }
+
+    #[test]
+    fn name_of_a_directory_that_others_change_is_asked_for_each_time() {
+        let mut names = with(b"a");
+        names.note_shared(at(1));
+        assert_eq!(names.believe(b"a", at(20), at(2)), None);
+        assert!(names.believe(b"a", at(1000), at(601)).is_some());
+    }
+
+    #[test]
+    fn moved_name_is_believed_for_as_long_as_it_was_at_its_old_place() {
+        let mut names = with(b"a");
+        names.believed_since_move(&b"b"[..].into(), at(4));
+        assert_eq!((names.kernel_until(b"b"), names.leads_to(b"b")), (at(4), None));
+        names.believed_since_move(&b"b"[..].into(), at(3));
+        assert_eq!(names.kernel_until(b"b"), at(4));
+    }
+}
