@@ -40,6 +40,8 @@ pub(crate) struct MountNode {
     pub(crate) writers: AtomicUsize,
     /// Whether the page cache has handed over what was written through mappings.
     pub(crate) written_back: AtomicBool,
+    /// Whether its pages are about to be dropped, as no lease covers them.
+    pub(crate) dropping_pages: AtomicBool,
     known: Mutex<KnownNode>,
 }
 
@@ -299,7 +301,7 @@ impl NodeTable {
         let handle: Arc<[u8]> = handle.into();
         let id = self.next;
         self.next += 1;
-        let (behind, writers, written_back, known) = Default::default();
+        let (behind, writers, written_back, dropping_pages, known) = Default::default();
         let (number, name) = (InodeId(id), handle.clone());
         let node = MountNode {
             id: number,
@@ -307,6 +309,7 @@ impl NodeTable {
             write_behind: behind,
             writers,
             written_back,
+            dropping_pages,
             known,
         };
         self.by_id.insert(id, CountedNode { node: Arc::new(node), lookups: 0, places: Vec::new() });

@@ -381,6 +381,7 @@ impl LeaseCache {
         *self.changing_names.entry((directory, name.clone())).or_default() += 1;
         *self.changing_directories.entry(directory).or_default() += 1;
         self.forget(directory, LeaseKinds::NAMES, name, now);
+        self.use_names(directory, |names| names.note_changed(now));
     }
 
     /// Such a call is answered; with an error it may have been executed all the same, or not. Returns the name if

@@ -34,6 +34,8 @@ pub(super) struct LeasedNames {
     listing_asked: u64,
     /// Until then the kernel believes no name of it: other nodes change names here as this one does.
     shared_until: Time,
+    /// Until then the kernel believes names of it for a short time only: this mount changes some.
+    changed_until: Time,
 }
 
 #[derive(Debug)]
@@ -91,7 +93,8 @@ impl LeasedNames {
         if self.shared_until > now {
             return None;
         }
-        let until = end.min(now + KERNEL_NAME_MAX);
+        let most = if self.changed_until > now { CHANGED_NAME_MAX } else { KERNEL_NAME_MAX };
+        let until = end.min(now + most);
         kept.kernel_until = kept.kernel_until.max(until);
         Some(until)
     }
@@ -127,6 +130,11 @@ impl LeasedNames {
         self.drop_if_unused(name, now);
     }
 
+    /// A call of this mount changes a name here.
+    pub(super) fn note_changed(&mut self, now: Time) {
+        self.changed_until = now + CHANGED;
+    }
+
     /// Another node changes names here, and so does this one.
     pub(super) fn note_shared(&mut self, now: Time) {
         self.shared_until = now + SHARED;
@@ -153,6 +161,10 @@ impl LeasedNames {
 /// For how long the kernel may use a name: a notice that ends it takes the directory's lock, which a
 /// request of this mount may hold while it waits, so others wait no longer than this.
 const KERNEL_NAME_MAX: Nanos = Nanos::from_secs(5);
+/// The same in a directory in which this mount changes names.
+const CHANGED_NAME_MAX: Nanos = Nanos::from_secs(1);
+/// For how long it counts as one after such a change.
+const CHANGED: Nanos = Nanos::from_secs(10);
 /// For how long the kernel asks for each name of a directory in which other nodes change names, too.
 const SHARED: Nanos = Nanos::from_secs(600);
 
@@ -201,6 +213,14 @@ mod tests {
         names.note_shared(at(1));
         assert_eq!(names.believe(b"a", at(20), at(2)), None);
         assert!(names.believe(b"a", at(1000), at(601)).is_some());
+    }
+
+    #[test]
+    fn name_of_a_directory_that_this_mount_changes_is_believed_for_a_short_time() {
+        let mut names = with(b"a");
+        names.note_changed(at(1));
+        assert_eq!(names.believe(b"a", at(20), at(2)), Some(at(3)));
+        assert_eq!(names.believe(b"a", at(20), at(11)), Some(at(16)));
     }
 
     #[test]

@@ -179,19 +179,33 @@ pub(crate) fn read(
     reply: Reply<DataReply>,
 ) {
     let file = or_error!(export.files().get(read.handle), reply);
+    let opened = file.clone();
+    export.with_read_lease(request, &opened, reply, move |export, who, reply| {
+        read_now(export, who, &file, read, reply);
+    });
+}
+
+fn read_now(
+    export: &MountFs,
+    request: &FuseRequest,
+    file: &Arc<OpenFile>,
+    read: FuseRead,
+    reply: Reply<DataReply>,
+) {
     let (offset, count) = (read.offset, read.size.min(export.payload));
     let message = ninep::Request::Read { fid: file.fid, offset, count };
     let ask = CallSpec::new(HandleList::NONE, message).with_bytes(count as usize);
     let place = offset..offset.saturating_add(count.into());
-    let last = place.end;
+    let (last, file) = (place.end, file.clone());
     behind::after_part(export, &file.clone(), place, request, reply, move |export, who, reply| {
-        let (node, asked) = (file.node.clone(), export.shared().write_behind.now());
-        export.as_opener_with(who, &file, ask, reply, move |_, answer, reply| match answer {
+        let (opened, asked) = (file.clone(), export.shared().write_behind.now());
+        export.as_opener_with(who, &file, ask, reply, move |export, answer, reply| match answer {
             Ok(AnyReply::Base(ninep::Reply::Read { data })) => {
                 // Where the proxy's file ends it goes on here, with what is written behind that.
-                let end = node.write_behind.reach(asked).min(last);
+                let end = opened.node.write_behind.reach(asked).min(last);
                 let missing = end.saturating_sub(offset.saturating_add(data.len() as u64));
                 with_zeros(data, missing as usize, reply);
+                export.drop_pages_without_lease(&opened);
             }
             Ok(_) => reply.error(Errno::PROTO),
             Err(error) => reply.error(error),

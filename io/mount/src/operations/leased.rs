@@ -11,11 +11,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use leases::LeaseKinds;
+use fuse::{FuseRequest, Reply};
+use leases::{LeaseKinds, ObjectId};
 use model::Time;
-use ninep::Attributes;
-use ninep::dialect::{ListEntries, PLAIN_FILE};
-use ninep::open as bits;
+use ninep::dialect::{AnyReply, HandleList, ListEntries, PLAIN_FILE};
+use ninep::{Attributes, getattr, open as bits};
 
 use super::behind::FetchedAttributes;
 use crate::files::OpenFile;
@@ -25,7 +25,7 @@ use crate::leases::{
     OwnChange,
 };
 use crate::nodes::MountNode;
-use crate::session::SessionIdentity;
+use crate::session::{CallSpec, SessionIdentity};
 use crate::write_behind::{KnownSize, WaitingSince};
 
 /// What a name leads to, without having asked.
@@ -243,6 +243,65 @@ impl MountFs {
             }
         });
         file.set_read_span(span);
+    }
+
+    /// Goes on once READ of a file that is read through the page cache is held, or was asked for in vain: while
+    /// another mount writes it, the proxy grants none.
+    pub(super) fn with_read_lease<T: 'static>(
+        &self,
+        request: &FuseRequest,
+        file: &Arc<OpenFile>,
+        reply: Reply<T>,
+        then: impl FnOnce(&MountFs, &FuseRequest, Reply<T>) + Send + 'static,
+    ) {
+        let lease = self.lacks_read_lease(file).then(|| self.lease_request()).flatten();
+        if lease.is_none() {
+            return then(self, request, reply);
+        }
+        let message = ninep::Request::Getattr { fid: file.fid, mask: getattr::ALL };
+        let ask = CallSpec::new(HandleList::NONE, message).leased(&lease);
+        let (who, node) = (*request, file.node.clone());
+        let requested_at = self.shared().write_behind.now();
+        self.as_opener_with(request, file, ask, reply, move |export, answer, reply| {
+            if let Ok(AnyReply::Base(ninep::Reply::Getattr(attributes))) = answer {
+                let leased = None;
+                let fetched = FetchedAttributes { node, attributes, requested_at, leased };
+                export.keep_attributes(&lease, &fetched);
+            }
+            then(export, &who, reply);
+        });
+    }
+
+    /// Drops the pages of a file that was read without a lease: no recall would.
+    pub(super) fn drop_pages_without_lease(&self, file: &OpenFile) {
+        let node = &file.node;
+        if !self.lacks_read_lease(file) || node.dropping_pages.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (Some(notifier), node) = (self.notifier.get().cloned(), node.clone()) else { return };
+        self.notices.run(move || {
+            node.dropping_pages.store(false, Ordering::SeqCst);
+            // What the kernel does not know it has no pages of.
+            let _ = notifier.inval_inode(node.id, 0, 0);
+        });
+    }
+
+    /// Whether a file is read through the page cache without READ. A file that is open for writing here is used
+    /// without.
+    fn lacks_read_lease(&self, file: &OpenFile) -> bool {
+        let leases = &self.shared().leases;
+        if !leases.is_holder()
+            || !is_plain_read(file.flags)
+            || file.node.writers.load(Ordering::SeqCst) != 0
+        {
+            return false;
+        }
+        let held = file.node.path().and_then(|path| {
+            leases.with(|cache, _, now| {
+                cache.held.believes(ObjectId([path, 0]), LeaseKinds::READ, now)
+            })
+        });
+        held.is_none()
     }
 
     /// Opens a file that this very identity had opened, under a lease that was held since.

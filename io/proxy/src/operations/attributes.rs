@@ -10,13 +10,21 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, StatxFlags, Timespec, Timestamps, U
 use rustix::io::Errno;
 
 use super::Context;
+use super::open::writes;
 use crate::credentials;
 use crate::export::{Export, ExportNode, device, mount_mix, qid_of};
 use crate::fids::FidState;
 
 pub(super) fn getattr<'r>(cx: &Context<'_>, mask: u64) -> io::Result<Reply<'r>> {
     let fid = cx.fid();
-    cx.grant_named(&fid.node, LeaseKinds::ATTRIBUTES);
+    // An open file is asked about before it is read.
+    let kinds = match &fid.role {
+        FidState::File { flags, .. } if !writes(*flags) => {
+            LeaseKinds::ATTRIBUTES.and(LeaseKinds::READ)
+        }
+        _ => LeaseKinds::ATTRIBUTES,
+    };
+    cx.grant_named(&fid.node, kinds);
     let attributes = attributes_of(&fid.node, &fid.user.export, mask)?;
     if cx.mount().is_some() {
         return Ok(Reply::Getattr(with_plain(&fid.node, attributes)));

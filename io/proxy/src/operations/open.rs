@@ -203,7 +203,7 @@ pub(super) fn file(flags: OFlags) -> FidState {
     }
 }
 
-fn writes(flags: OFlags) -> bool {
+pub(super) fn writes(flags: OFlags) -> bool {
     flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC)
 }
 

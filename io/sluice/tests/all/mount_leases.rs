@@ -12,7 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -180,6 +180,45 @@ fn mapped_file_shows_what_another_node_wrote() {
 }
 
 #[test]
+fn file_that_stays_open_is_read_as_it_was_written() {
+    let Some(Leased { a, b, proxy: _proxy }) = Leased::new("leases-open") else { return };
+    fs::write(b.join("file"), 0u64.to_le_bytes()).unwrap();
+    let reader = File::open(a.join("file")).unwrap();
+    let (map, ended) = (map(&reader), AtomicBool::new(false));
+    let read = || {
+        let mut found = [0; 8];
+        reader.read_exact_at(&mut found, 0).unwrap();
+        u64::from_le_bytes(found)
+    };
+    let writer = OpenOptions::new().write(true).open(b.join("file")).unwrap();
+    let write = |step: u64| {
+        writer.write_all_at(&step.to_le_bytes(), 0).unwrap();
+        writer.sync_all().unwrap();
+    };
+    for step in 1..=STEPS {
+        write(step);
+        assert_eq!((read(), map.first()), (step, step as u8));
+    }
+    // Now pages are brought back at every moment of a change; none of them stays.
+    std::thread::scope(|scope| {
+        let _ended = Ended(&ended);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let map = self::map(&reader);
+                while !ended.load(Ordering::SeqCst) {
+                    map.first();
+                }
+            });
+        }
+        for step in STEPS + 1..=STEPS * 2 {
+            write(step);
+            // Nothing but the mapping is used: a read has the kernel compare the time of the last change.
+            until("no old page is left", || map.first() == step as u8);
+        }
+    });
+}
+
+#[test]
 fn names_of_one_directory_are_changed_by_two_nodes_at_once_without_waiting_for_each_other() {
     let Some(Leased { a, b, proxy: _proxy }) = Leased::new("leases-names") else { return };
     let work = |at: &Mounted, own: &str| {
@@ -337,6 +376,15 @@ fn check(at: &Mounted, model: &[Expected], when: &str) {
         NAMES.iter().zip(model).filter(present).map(|(name, _)| (*name).to_owned()).collect();
     there.sort();
     assert_eq!(names, there, "{when}");
+}
+
+/// Ends threads that go on until then, also after an assertion that failed.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// The first byte of a mapped file.
