@@ -35,6 +35,7 @@ use crate::session::{SessionControl, lock};
 /// The leases of a mount.
 #[derive(Debug)]
 pub(crate) struct MountLeases {
+    is_wanted: bool,
     /// Whether the phase is one of a holder; changed with the state locked.
     holds: AtomicBool,
     state: Mutex<LeaseState>,
@@ -143,6 +144,7 @@ impl MountLeases {
         let (asked, join_from, dropped, endings, stats) = Default::default();
         let state = LeaseState { phase, cache, asked, join_from, dropped, endings, stats };
         MountLeases {
+            is_wanted,
             holds: AtomicBool::new(is_wanted),
             state: Mutex::new(state),
             believed,
@@ -153,6 +155,11 @@ impl MountLeases {
     /// Whether names and attributes are believed under leases only: `attr_timeout` does not count.
     pub(crate) fn is_holder(&self) -> bool {
         self.holds.load(Ordering::SeqCst)
+    }
+
+    /// Whether the mount is to be a holder, now or later: a change that begins before it is one may end after.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.is_wanted
     }
 
     /// Begins a call that asks for leases; none while it is not a holder.
@@ -167,13 +174,13 @@ impl MountLeases {
     }
 
     /// Begins a change: of these files' attributes and data, and of these names; with two names the first
-    /// becomes the second. None while it is not a holder.
+    /// becomes the second. None if it never is a holder.
     pub(crate) fn begin_change(
         self: &Arc<MountLeases>,
         files: Vec<ChangedFile>,
         names: Vec<DirectoryName>,
     ) -> Option<Arc<OwnChange>> {
-        if !self.is_holder() {
+        if !self.is_wanted {
             return None;
         }
         let (mut state, now) = (self.lock(), clock::with_suspend());

@@ -310,7 +310,9 @@ const CHECK: Nanos = Nanos::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ninep::dialect::{RENEW_DONE, RENEW_OVER, RENEW_REFUSED};
+    use crate::leases::{DirectoryName, FileKey, KeptName};
+    use leases::LeaseKinds;
+    use ninep::dialect::{LeaseGrant, RENEW_DONE, RENEW_OVER, RENEW_REFUSED};
     use session::client::RenewReply;
 
     const TERM: Nanos = Nanos::from_secs(20);
@@ -357,7 +359,9 @@ mod tests {
     fn refused_mount_asks_again_and_joins_once_the_kernel_believes_nothing_of_before() {
         let (leases, now) = (leases(), clock::with_suspend());
         answer(&leases, renewal(&leases, now).unwrap(), RENEW_REFUSED, now);
-        assert!(!leases.is_holder() && leases.begin_change(Vec::new(), Vec::new()).is_none());
+        assert!(!leases.is_holder());
+        let name = DirectoryName { directory: 1, handle: b"d"[..].into(), name: b"n"[..].into() };
+        let change = leases.begin_change(Vec::new(), vec![name]).unwrap();
         assert_eq!(renewal(&leases, now + Nanos::from_secs(1)), None);
         let later = now + Nanos::from_secs(60);
         let asked = renewal(&leases, later).unwrap();
@@ -365,7 +369,22 @@ mod tests {
         answer(&leases, asked, RENEW_DONE, later);
         assert!(leases.is_holder() && leases.request().is_none());
         assert_eq!(renewal(&leases, now), None, "the kernel may believe what it has");
-        assert_eq!(renewal(&leases, later), Some((asked.0 + 1, RENEW_JOIN)));
+        let joins = renewal(&leases, later).unwrap();
+        assert_eq!(joins, (asked.0 + 1, RENEW_JOIN));
+        answer(&leases, joins, RENEW_DONE, later);
+        let looked_up = || {
+            let request = leases.request().unwrap();
+            request.keep(|cache, id, _, now| {
+                let directory = FileKey { path: 1, handle: b"d" };
+                let grant = LeaseGrant { kinds: LeaseKinds::NAMES.bits(), number: 1 };
+                let fresh = cache.granted(id, directory, grant);
+                cache.keep_name(1, fresh, b"n", KeptName::Absent, 0);
+                cache.name(1, b"n", now)
+            })
+        };
+        assert_eq!(looked_up(), None, "a change that began before is not answered");
+        drop(change);
+        assert_eq!(looked_up(), Some(KeptName::Absent));
     }
 
     #[test]

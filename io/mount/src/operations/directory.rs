@@ -17,11 +17,12 @@ use std::time::{Duration, Instant};
 use fuse::{DirEntry, EntryList as Names, EntryListPlus, Errno, FuseRead, FuseRequest, Reply};
 use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, ListEntries, ListEntry};
 
+use super::leased::ListedFile;
 use super::{control_files, or_error};
 use crate::files::OpenFile;
 use crate::filesystem::MountFs;
 use crate::session::{CallSpec, lock};
-use crate::write_behind::WaitingSince;
+use crate::write_behind::{KnownSize, WaitingSince};
 
 /// The part of a directory that was read last, and where the kernel is in it.
 #[derive(Debug, Default)]
@@ -77,21 +78,26 @@ pub(crate) fn list_plus(
                 };
                 let Some((handle, told)) = &entry.file else { return out.add_name(&name) };
                 let name = DirEntry { number: told.qid.path, mode: told.mode, ..name };
-                let node = export.nodes.lookup(handle, told);
-                let is_holder = export.shared().leases.is_holder();
-                let (leased, named_until) = export.leased_entry(&listed, entry.name, &node);
-                let since = node.write_behind.since(asked);
-                let is_old = since == WaitingSince::Changed || export.believed <= age;
-                if if is_holder { leased.is_none() } else { is_old } {
-                    // The kernel is not to believe these attributes; it asks if it needs some.
+                let listed = match export.shared().leases.is_holder() {
+                    true => export.leased_entry(&listed, entry.name, (handle, told.qid.path)),
+                    false => (export.believed > age).then(|| ListedFile::new(told, asked)),
+                };
+                // Of others the kernel is not to believe attributes; it asks if it needs some.
+                let Some(listed) = listed else { return out.add_name(&name) };
+                let node = export.nodes.lookup(handle, &listed.attributes);
+                let since = node.write_behind.since(listed.requested_at);
+                if since == WaitingSince::Changed {
                     export.nodes.forget(node.id, 1);
                     return out.add_name(&name);
                 }
-                let age = if is_holder { Duration::ZERO } else { age };
-                let known = leased.unwrap_or_else(|| since.applied_to(*told));
-                let mut known = export.entry(directory, entry.name, &node, &known, named_until);
-                known.ttl = known.ttl.saturating_sub(age);
-                known.attributes_ttl = known.attributes_ttl.saturating_sub(age);
+                let known =
+                    KnownSize { leased: listed.until, ..since.applied_to(listed.attributes) };
+                let until = listed.named_until;
+                let mut known = export.entry(directory, entry.name, &node, &known, until);
+                if listed.until.is_none() {
+                    known.ttl = known.ttl.saturating_sub(age);
+                    known.attributes_ttl = known.attributes_ttl.saturating_sub(age);
+                }
                 let added = out.add(&known, &name);
                 if !added {
                     // The kernel has not received this look-up.

@@ -46,6 +46,22 @@ pub(crate) struct NamedFile {
     pub(crate) named_until: Option<Time>,
 }
 
+/// A file of a listing.
+pub(super) struct ListedFile {
+    pub(super) attributes: Attributes,
+    pub(super) requested_at: u64,
+    /// Until when the attributes may be believed under a lease; none without one.
+    pub(super) until: Option<Time>,
+    pub(super) named_until: Option<Time>,
+}
+
+impl ListedFile {
+    /// As the reply says that was asked for at that time, without leases.
+    pub(super) fn new(attributes: &Attributes, requested_at: u64) -> ListedFile {
+        ListedFile { attributes: *attributes, requested_at, until: None, named_until: None }
+    }
+}
+
 impl LeasedName {
     fn find(cache: &mut LeaseCache, directory: u64, name: &[u8], now: Time) -> Option<LeasedName> {
         let (file, handle) = match cache.name(directory, name, now)? {
@@ -107,23 +123,26 @@ impl MountFs {
         })
     }
 
-    /// The attributes of a file that is an entry of a directory, if no message is needed, and until when the
-    /// kernel may believe its name.
+    /// A file that is an entry of a directory, with attributes that are held. It is named by its handle and the
+    /// path of its qid.
     pub(super) fn leased_entry(
         &self,
         directory: &MountNode,
         name: &[u8],
-        node: &MountNode,
-    ) -> (Option<KnownSize>, Option<Time>) {
-        let found = directory.path().and_then(|path| {
-            let leases = &self.shared().leases;
-            leases.with(|cache, _, now| LeasedName::find(cache, path, name, now))
-        });
-        let named_until = match found {
-            Some(LeasedName::File(file)) if *file.handle == *node.handle => file.named_until,
-            _ => None,
-        };
-        (self.leased_attributes(node), named_until)
+        (handle, file): (&[u8], u64),
+    ) -> Option<ListedFile> {
+        let path = directory.path()?;
+        self.shared().leases.with(|cache, _, now| {
+            let (KeptAttributes { attributes, requested_at }, until) =
+                cache.attributes(file, now)?;
+            let named_until = match cache.name(path, name, now) {
+                Some(KeptName::File(_, known)) if *known == *handle => {
+                    cache.believe_name(path, name, now)
+                }
+                _ => None,
+            };
+            Some(ListedFile { attributes, requested_at, until: Some(until), named_until })
+        })
     }
 
     /// Keeps what a reply says of the one file that its message names, and returns until when that may
@@ -364,7 +383,7 @@ impl MountFs {
         file: Option<&MountNode>,
     ) -> Option<Arc<OwnChange>> {
         let leases = &self.shared().leases;
-        if !leases.is_holder() {
+        if !leases.is_wanted() {
             return None;
         }
         let (mut files, mut all): (Vec<ChangedFile>, Vec<DirectoryName>) = Default::default();
