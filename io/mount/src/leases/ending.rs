@@ -35,7 +35,7 @@ pub(super) enum EndingCause {
     /// A recall of the proxy for an access.
     Recall {
         access: u64,
-        /// When it came.
+        /// When the recall came here.
         came: Time,
     },
     /// Leases are given back: each file, by the path of its qid, with the grant.
@@ -47,7 +47,7 @@ pub(super) enum EndingCause {
 /// The next thing to be done about endings.
 #[derive(Debug)]
 pub(super) enum EndingStep {
-    /// It is over.
+    /// The kernel believes it no longer.
     Over(EndingBelief),
     /// The recall for an access is worked on.
     Progress(u64),

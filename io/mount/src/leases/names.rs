@@ -28,7 +28,7 @@ pub(crate) enum KeptName {
 /// Names and entries of a directory.
 #[derive(Debug, Default)]
 pub(super) struct LeasedNames {
-    names: FxHashMap<Arc<[u8]>, LeasedName>,
+    names: FxHashMap<Arc<[u8]>, NameBelief>,
     /// Entries, by the offset after which they come.
     listing: BTreeMap<u64, Arc<[u8]>>,
     listing_asked: u64,
@@ -39,7 +39,7 @@ pub(super) struct LeasedNames {
 }
 
 #[derive(Debug)]
-struct LeasedName {
+struct NameBelief {
     leads_to: Option<KeptName>,
     /// The kernel may use the name without asking until then.
     kernel_until: Time,
@@ -52,7 +52,7 @@ impl LeasedNames {
 
     pub(super) fn keep(&mut self, name: Arc<[u8]>, leads_to: KeptName) {
         let kept = self.names.entry(name);
-        kept.or_insert(LeasedName { leads_to: None, kernel_until: Time::ZERO }).leads_to =
+        kept.or_insert(NameBelief { leads_to: None, kernel_until: Time::ZERO }).leads_to =
             Some(leads_to);
     }
 
@@ -106,14 +106,14 @@ impl LeasedNames {
 
     /// The kernel uses this name until then: it has moved there what it believed of another.
     pub(super) fn believed_since_move(&mut self, name: &Arc<[u8]>, until: Time) {
-        let none = LeasedName { leads_to: None, kernel_until: Time::ZERO };
+        let none = NameBelief { leads_to: None, kernel_until: Time::ZERO };
         let kept = self.names.entry(name.clone()).or_insert(none);
         kept.kernel_until = kept.kernel_until.max(until);
     }
 
     /// The names that the kernel may use now: this one, or with an empty name all of them.
     pub(super) fn believed(&self, name: &[u8], now: Time) -> Vec<(Arc<[u8]>, Time)> {
-        let believed = |(name, kept): (&Arc<[u8]>, &LeasedName)| {
+        let believed = |(name, kept): (&Arc<[u8]>, &NameBelief)| {
             (kept.kernel_until > now).then(|| (name.clone(), kept.kernel_until))
         };
         match name.is_empty() {

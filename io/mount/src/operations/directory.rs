@@ -21,6 +21,7 @@ use super::leased::ListedFile;
 use super::{control_files, or_error};
 use crate::files::OpenFile;
 use crate::filesystem::MountFs;
+use crate::leases::FileKey;
 use crate::session::{CallSpec, lock};
 use crate::write_behind::{KnownSize, WaitingSince};
 
@@ -79,7 +80,11 @@ pub(crate) fn list_plus(
                 let Some((handle, told)) = &entry.file else { return out.add_name(&name) };
                 let name = DirEntry { number: told.qid.path, mode: told.mode, ..name };
                 let listed = match export.shared().leases.is_holder() {
-                    true => export.leased_entry(&listed, entry.name, (handle, told.qid.path)),
+                    true => export.leased_entry(
+                        &listed,
+                        entry.name,
+                        FileKey { path: told.qid.path, handle },
+                    ),
                     false => (export.believed > age).then(|| ListedFile::new(told, asked)),
                 };
                 // Of others the kernel is not to believe attributes; it asks if it needs some.

@@ -123,20 +123,19 @@ impl MountFs {
         })
     }
 
-    /// A file that is an entry of a directory, with attributes that are held. It is named by its handle and the
-    /// path of its qid.
+    /// A file that is an entry of a directory, with attributes that are held.
     pub(super) fn leased_entry(
         &self,
         directory: &MountNode,
         name: &[u8],
-        (handle, file): (&[u8], u64),
+        file: FileKey<'_>,
     ) -> Option<ListedFile> {
         let path = directory.path()?;
         self.shared().leases.with(|cache, _, now| {
             let (KeptAttributes { attributes, requested_at }, until) =
-                cache.attributes(file, now)?;
+                cache.attributes(file.path, now)?;
             let named_until = match cache.name(path, name, now) {
-                Some(KeptName::File(_, known)) if *known == *handle => {
+                Some(KeptName::File(_, known)) if *known == *file.handle => {
                     cache.believe_name(path, name, now)
                 }
                 _ => None,
