@@ -220,14 +220,27 @@ fn server(who: ServerUnderTest, place: &BenchDirs) -> anyhow::Result<Option<Moun
         }
         _ => {
             let own_api = format!("unix:///run/{}.api", who.word());
-            let export = format!("x={}", place.export().display());
-            let words = ["proxy", "--export", &export, "--squash", "none", "--api", &own_api];
+            let config = place.dir.join(format!("{}.toml", who.word()));
+            fs::write(&config, proxy_config(who, place))
+                .context("cannot write its configuration")?;
+            let config = config.display().to_string();
+            let words = ["proxy", "--config", &config, "--squash", "none", "--api", &own_api];
             command.extend(words.map(String::from));
             command.extend(["--listen".into(), address.to_string()]);
             api = Some(own_api);
         }
     }
     Ok(Some(MountServer { command, address, api }))
+}
+
+/// A proxy whose mounts hold leases. The contenders' proxies serve one directory, each while the others are idle,
+/// and a contender leaves it as it was.
+fn proxy_config(who: ServerUnderTest, place: &BenchDirs) -> String {
+    format!(
+        "lease_state = {:?}\n[[export]]\nname = \"x\"\ndir = {:?}\nleases = \"read\"\n",
+        place.dir.join(format!("{}.leases", who.word())),
+        place.export(),
+    )
 }
 
 /// A command line of a program of ours.
