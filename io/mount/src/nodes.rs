@@ -269,6 +269,12 @@ impl Nodes {
         table.by_id.get(id).map(|counted| counted.node.clone())
     }
 
+    /// Whether the kernel has received the node more than once, so that it may know it from before
+    /// its last question.
+    pub(crate) fn is_known_before(&self, node: &MountNode) -> bool {
+        lock(&self.table).by_id.get(&node.id.0).is_some_and(|counted| counted.lookups > 1)
+    }
+
     /// Returns the number of nodes that the kernel knows, the root among them.
     pub(crate) fn count(&self) -> usize {
         lock(&self.table).by_id.len()

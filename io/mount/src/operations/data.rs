@@ -158,15 +158,16 @@ fn create_now(
             drop(export.change_of(&node));
         }
         let (attributes, requested_at, leased) = (told, asked, None);
-        let fetched = FetchedAttributes { node, attributes, requested_at, leased };
-        export.keep_name(&lease, &directory, called.to_bytes(), &fetched, 1);
+        let mut fetched = FetchedAttributes { node, attributes, requested_at, leased };
+        let until = export.keep_made(&lease, &directory, called.to_bytes(), &fetched);
+        fetched.leased = until.attributes;
         behind::as_written(export, &who, fetched, reply, move |export, node, known| {
             let known = known.inspect_err(|_| {
                 export.nodes.forget(node.id, 1);
                 export.files().close(opened.handle);
                 clunk(export, newfid, &payer);
             })?;
-            let entry = export.entry(directory.id, called.to_bytes(), node, &known, None);
+            let entry = export.entry(directory.id, called.to_bytes(), node, &known, until.name);
             Ok(Created { entry, opened })
         });
     });

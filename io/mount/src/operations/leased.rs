@@ -186,6 +186,22 @@ impl MountFs {
         })
     }
 
+    /// Keeps what the reply to a call says that has made a name. Returns until when the kernel may believe it: it
+    /// takes the attributes of an inode that it knows whatever recall came meanwhile.
+    pub(super) fn keep_made(
+        &self,
+        lease: &Option<Arc<LeaseRequest>>,
+        directory: &MountNode,
+        name: &[u8],
+        fetched: &FetchedAttributes,
+    ) -> BelievedUntil {
+        let until = self.keep_name(lease, directory, name, fetched, 1);
+        match self.nodes.is_known_before(&fetched.node) {
+            true => BelievedUntil { attributes: None, ..until },
+            false => until,
+        }
+    }
+
     /// Keeps that a name is absent. Returns until when the kernel may believe it.
     pub(super) fn keep_absent(
         &self,

@@ -198,12 +198,11 @@ fn make_now(
         move |export, _, answer| match answer {
             Ok(AnyReply::Ext(ExtReply::Mknode { handle, attributes })) => {
                 let node = export.nodes.lookup(handle, &attributes);
-                let known = KnownSize { attributes, last: true, leased: None };
-                let entry = export.entry(directory.id, name.to_bytes(), &node, &known, None);
-                let (requested_at, leased) = (asked, None);
+                let (requested_at, leased, called) = (asked, None, name.to_bytes());
                 let fetched = FetchedAttributes { node, attributes, requested_at, leased };
-                export.keep_name(&lease, &directory, name.to_bytes(), &fetched, 1);
-                Ok(entry)
+                let until = export.keep_made(&lease, &directory, called, &fetched);
+                let known = KnownSize { attributes, last: true, leased: until.attributes };
+                Ok(export.entry(directory.id, called, &fetched.node, &known, until.name))
             }
             Ok(_) => Err(Errno::PROTO),
             Err(Errno::STALE) => Err(walk.stale_error(export, &[&directory])),
