@@ -27,7 +27,7 @@ mod terms;
 pub use access::{LeaseKinds, ObjectAccess};
 pub use held::{HeldLeases, LeaseRequestId};
 pub use home::{GroupView, HomeGroup};
-pub use table::{AccessId, LeaseError, LeaseRecall, LeaseTable};
+pub use table::{AccessId, LeaseError, LeaseRecall, LeaseTable, RecordedHolder};
 pub use terms::LeaseTerms;
 
 /// A file or a directory: a keyed hash of its handle, the same for every mount and proxy.

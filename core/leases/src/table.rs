@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::Time;
+use model::{Nanos, Time};
 
 use crate::{HolderId, LeaseKinds, LeaseTerms, NameId, ObjectAccess, ObjectId};
 
@@ -61,6 +61,15 @@ pub struct LeaseRecall {
     pub kinds: LeaseKinds,
     /// Of names: only this one.
     pub name: Option<NameId>,
+}
+
+/// A holder of before a restart, as the proxy has it on record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordedHolder {
+    /// The mount that may believe something.
+    pub holder: HolderId,
+    /// The longest term under which it may do so.
+    pub term: Nanos,
 }
 
 /// Why a holder is not renewed.
@@ -149,18 +158,22 @@ impl LeaseTable {
         }
     }
 
-    /// A table after a restart: `recorded` are all that may have had leases before.
+    /// A table after a restart: `recorded` are all that may have had leases before. Each is waited for as
+    /// long as its own term, which may be longer than that of `terms`.
     pub fn restarted(
         terms: LeaseTerms,
-        recorded: impl IntoIterator<Item = HolderId>,
+        recorded: impl IntoIterator<Item = RecordedHolder>,
         now: Time,
     ) -> LeaseTable {
-        let (life, first, grants) = (0, 0, 0);
-        let (until, phase) = (now + terms.waits(), HolderPhase::Missing);
-        let missing = LeaseHolder { life, first, until, grants, phase };
-        let holders = recorded.into_iter().map(|holder| (holder, missing)).collect();
+        let (life, first, grants, phase) = (0, 0, 0, HolderPhase::Missing);
+        let missing = |RecordedHolder { holder, term }| {
+            let until = now + terms.outlasts(term);
+            (holder, LeaseHolder { life, first, until, grants, phase })
+        };
+        let holders: BTreeMap<_, _> = recorded.into_iter().map(missing).collect();
+        let grace_until = holders.values().map(|holder| holder.until).max().unwrap_or(now);
         let grants_from = now + terms.outlasts(terms.peer_limit);
-        LeaseTable { holders, grace_until: until, grants_from, ..LeaseTable::new(terms) }
+        LeaseTable { holders, grace_until, grants_from, ..LeaseTable::new(terms) }
     }
 
     /// The proxy is surely the home of its objects until then.

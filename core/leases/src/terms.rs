@@ -20,6 +20,9 @@ pub struct LeaseTerms {
 }
 
 impl LeaseTerms {
+    /// The longest term that a proxy may have.
+    pub const TERM_MAX: Nanos = Nanos::from_secs(3600);
+
     /// How long a proxy waits for leases of a holder that is not heard.
     pub const fn waits(&self) -> Nanos {
         self.outlasts(self.term)

@@ -13,6 +13,7 @@
 //! Lock order: a connection's session, then the state here. Nothing is sent, and no request is dropped,
 //! while the state is locked.
 
+mod holders;
 mod parked;
 mod record;
 mod serving;
@@ -27,9 +28,7 @@ use leases::{
     ObjectId,
 };
 use model::{Nanos, Time};
-use ninep::dialect::{
-    LeaseGrant, RENEW_DONE, RENEW_OVER, RENEW_REFUSED, ReturnedLease, SessionEvent,
-};
+use ninep::dialect::{LeaseGrant, SessionEvent};
 
 use crate::config::ProxyConfig;
 use crate::export::ExportNode;
@@ -37,13 +36,13 @@ use crate::gate::ProxyClock;
 use crate::sessions::MountSession;
 
 pub(crate) use parked::ParkedRequest;
-use record::HolderRecord;
 pub(crate) use record::{HolderKey, RecordError};
+use record::{LeaseRecord, RecordEntry};
 
 /// The leases of one proxy.
 pub(crate) struct ProxyLeases {
-    /// Held while a holder is recorded; `None` where none is granted.
-    record: Mutex<Option<HolderRecord>>,
+    /// Locked while a holder is recorded.
+    record: Mutex<LeaseRecord>,
     state: Mutex<LeaseState>,
     /// How many requests are parked.
     parked: AtomicUsize,
@@ -51,8 +50,8 @@ pub(crate) struct ProxyLeases {
     changed: AtomicBool,
     /// When one may be ready without a message: not later than the table says.
     deadline: AtomicU64,
-    /// Whether holders may join.
-    is_open: AtomicBool,
+    /// Whether there may be holders: those that join, or those of before a restart.
+    is_needed: AtomicBool,
     term: Nanos,
     clock: ProxyClock,
 }
@@ -77,6 +76,8 @@ struct LeaseState {
 
 struct ProxyHolder {
     key: HolderKey,
+    /// The term that it is recorded with.
+    term: Nanos,
     session: Weak<MountSession>,
     /// For each device of which it has leases, what makes an inode number the path of a qid.
     mixes: Vec<(u64, u64)>,
@@ -124,12 +125,29 @@ pub(crate) struct LeaseFigures {
 }
 
 impl ProxyLeases {
-    /// The leases of a proxy that begins; `path`: where it records holders, or none if it grants nothing.
+    /// The leases of a proxy that begins, which records holders at `path`. One that grants none waits for
+    /// those that are recorded there.
     pub(crate) fn open(
         config: &ProxyConfig,
-        path: Option<&Path>,
+        path: &Path,
+        grants: bool,
         clock: ProxyClock,
     ) -> Result<ProxyLeases, RecordError> {
+        let (record, recorded) = LeaseRecord::open(path, grants)?;
+        Ok(ProxyLeases::new(config, record, &recorded, clock))
+    }
+
+    /// The leases of a proxy that begins, grants none and waits for no holder.
+    pub(crate) fn unused(config: &ProxyConfig, clock: ProxyClock) -> ProxyLeases {
+        ProxyLeases::new(config, LeaseRecord::Unused, &[], clock)
+    }
+
+    fn new(
+        config: &ProxyConfig,
+        record: LeaseRecord,
+        recorded: &[RecordEntry],
+        clock: ProxyClock,
+    ) -> ProxyLeases {
         let terms = LeaseTerms {
             term: config.lease_term,
             recall_limit: config.lease_recall_limit,
@@ -139,22 +157,24 @@ impl ProxyLeases {
             holder_max: config.mount_leases_max as usize,
             ..LeaseTerms::default()
         };
-        let (record, recorded) = match path.map(HolderRecord::open).transpose()? {
-            Some((record, recorded)) => (Some(record), recorded),
-            None => (None, Vec::new()),
-        };
         let mut table = match recorded.is_empty() {
             true => LeaseTable::new(terms),
-            false => LeaseTable::restarted(terms, recorded.iter().map(|(id, _)| *id), clock.now()),
+            false => {
+                LeaseTable::restarted(terms, recorded.iter().map(|one| one.known), clock.now())
+            }
         };
         // It is the only proxy of its files.
         table.confirm(Time::MAX);
-        let holder = |key| ProxyHolder { key, session: Weak::new(), mixes: Vec::new() };
+        let holder = |RecordEntry { known, key }: &RecordEntry| {
+            let (key, term) = (*key, known.term);
+            (known.holder, ProxyHolder { key, term, session: Weak::new(), mixes: Vec::new() })
+        };
+        let ids = || recorded.iter().map(|one| one.known.holder);
         let state = LeaseState {
             table,
-            holders: recorded.iter().map(|(id, key)| (*id, holder(*key))).collect(),
-            by_key: recorded.iter().map(|(id, key)| (*key, *id)).collect(),
-            last_holder: recorded.iter().map(|(id, _)| id.0).max().unwrap_or(0),
+            holders: recorded.iter().map(holder).collect(),
+            by_key: recorded.iter().map(|one| (one.key, one.known.holder)).collect(),
+            last_holder: ids().map(|id| id.0).max().unwrap_or(0),
             busy_names: BTreeSet::new(),
             parked: BTreeMap::new(),
             last_parked: 0,
@@ -164,8 +184,8 @@ impl ProxyLeases {
             returned: 0,
             recall_max: Nanos::ZERO,
         };
-        Ok(ProxyLeases {
-            is_open: AtomicBool::new(record.is_some()),
+        ProxyLeases {
+            is_needed: AtomicBool::new(!matches!(record, LeaseRecord::Unused)),
             record: Mutex::new(record),
             state: Mutex::new(state),
             parked: AtomicUsize::new(0),
@@ -173,131 +193,17 @@ impl ProxyLeases {
             deadline: AtomicU64::new(u64::MAX),
             term: terms.term,
             clock,
-        })
+        }
     }
 
     /// Grants no more and frees the record for another proxy: this one has ended.
     pub(crate) fn close(&self) {
-        self.is_open.store(false, Ordering::Relaxed);
-        *self.record.lock().expect("not poisoned") = None;
+        *self.record.lock().expect("not poisoned") = LeaseRecord::Unused;
     }
 
-    /// Whether leases are granted, for the exports that are to have them.
-    pub(crate) fn is_open(&self) -> bool {
-        self.is_open.load(Ordering::Relaxed)
-    }
-
-    // ---- holders ----
-
-    /// Trenew JOIN: records the session as a holder, and lets it join. May wait for the disk. Returns the
-    /// outcome and the term.
-    pub(crate) fn join(&self, session: &Arc<MountSession>, life: u32) -> (u8, u64) {
-        if !session.export.leases.grants {
-            return (RENEW_REFUSED, 0);
-        }
-        let record = self.record.lock().expect("not poisoned");
-        let Some(record) = &*record else { return (RENEW_REFUSED, 0) };
-        let mut state = self.state();
-        let (id, is_new) = state.holder_of(session);
-        if is_new {
-            let recorded = state.recorded();
-            drop(state);
-            if let Err(error) = record.write(&recorded) {
-                tracing::warn!(%error, "cannot record the holders of leases; none is granted");
-                self.state().forget_holder(id);
-                return (RENEW_REFUSED, 0);
-            }
-            state = self.state();
-        }
-        let joined = state.table.join(id, life.into(), &[], self.clock.now());
-        if joined.is_err() {
-            return (RENEW_OVER, 0);
-        }
-        if let Some(known) = state.holders.get_mut(&id) {
-            known.session = Arc::downgrade(session);
-        }
-        session.set_lease_holder(id);
-        self.note_change();
-        (RENEW_DONE, self.term.get())
-    }
-
-    /// Trenew TERM: has the holder's term begin again. Returns the outcome and the term.
-    pub(crate) fn renew(&self, session: &MountSession, life: u32) -> (u8, u64) {
-        let Some(holder) = session.lease_holder() else { return (RENEW_OVER, 0) };
-        match self.state().table.renew(holder, life.into(), self.clock.now()) {
-            Ok(()) => (RENEW_DONE, self.term.get()),
-            Err(_) => (RENEW_OVER, 0),
-        }
-    }
-
-    /// Trenew LEAVE: the holder has dropped what it believed.
-    pub(crate) fn leave(&self, session: &MountSession, life: u32) {
-        if let Some(holder) = session.lease_holder() {
-            let mut state = self.state();
-            state.table.leave(holder, life.into());
-            state.record_is_old = true;
-            self.note_change();
-        }
-    }
-
-    /// Treturn: what was recalled is free, or is worked on.
-    pub(crate) fn returned(&self, session: &MountSession, access: u64, is_done: bool) {
-        let Some(holder) = session.lease_holder() else { return };
-        let mut state = self.state();
-        let (id, now) = (AccessId(access), self.clock.now());
-        if !is_done {
-            return state.table.progressed(holder, id, now);
-        }
-        if state.table.recall_of(id, holder).is_some() {
-            let took = state.recalled.get(&id).map_or(Nanos::ZERO, |at| now.since(*at));
-            state.recall_max = state.recall_max.max(took);
-            state.returned += 1;
-        }
-        state.table.returned(holder, id);
-        self.note_change();
-    }
-
-    /// Tgiveback: leases that were not recalled are free.
-    pub(crate) fn give_back(&self, session: &MountSession, lease: ReturnedLease) {
-        let Some(holder) = session.lease_holder() else { return };
-        let mut state = self.state();
-        let ReturnedLease { file, grant: LeaseGrant { kinds, number } } = lease;
-        let Some(known) = state.holders.get(&holder) else { return };
-        // The path of a qid is of one of these devices; of the others there is no such inode.
-        for (dev, mix) in known.mixes.clone() {
-            let object = ObjectId([dev, file ^ mix]);
-            state.table.give_back(holder, object, LeaseKinds::from_bits(kinds), number);
-        }
-    }
-
-    /// Forgets holders whose term is over; whether the record is to be written again.
-    pub(crate) fn sweep(&self) -> bool {
-        let mut state = self.state();
-        let now = self.clock.now();
-        state.table.sweep(SWEPT_AT_ONCE, now);
-        let known: BTreeSet<HolderId> = state.table.holders().collect();
-        let gone = |id: &HolderId| !known.contains(id);
-        let gone: Vec<HolderId> = state.holders.keys().copied().filter(gone).collect();
-        state.record_is_old |= !gone.is_empty();
-        state.record_is_old
-    }
-
-    /// Writes the record again, without those that hold nothing any more. May wait for the disk.
-    pub(crate) fn rewrite_record(&self) {
-        let record = self.record.lock().expect("not poisoned");
-        let Some(record) = &*record else { return };
-        let mut state = self.state();
-        let known: BTreeSet<HolderId> = state.table.holders().collect();
-        let gone: Vec<HolderId> =
-            state.holders.keys().copied().filter(|id| !known.contains(id)).collect();
-        gone.into_iter().for_each(|id| state.forget_holder(id));
-        state.record_is_old = false;
-        let recorded = state.recorded();
-        drop(state);
-        if let Err(error) = record.write(&recorded) {
-            // More are listed than there are: a restart waits longer.
-            tracing::debug!(%error, "cannot shorten the record of leases");
-        }
+    /// Whether changes may have to wait: leases are granted, or were before the proxy was started.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.is_needed.load(Ordering::Relaxed)
     }
 
     // ---- grants and accesses ----
@@ -419,35 +325,6 @@ impl ProxyLeases {
 }
 
 impl LeaseState {
-    /// The holder that a session is; whether it is a new one.
-    fn holder_of(&mut self, session: &Arc<MountSession>) -> (HolderId, bool) {
-        let key = session.lease_key();
-        if let Some(known) = self.by_key.get(&key) {
-            return (*known, false);
-        }
-        loop {
-            self.last_holder = self.last_holder.wrapping_add(1).max(1);
-            if !self.holders.contains_key(&HolderId(self.last_holder)) {
-                break;
-            }
-        }
-        let id = HolderId(self.last_holder);
-        self.by_key.insert(key, id);
-        let session = Arc::downgrade(session);
-        self.holders.insert(id, ProxyHolder { key, session, mixes: Vec::new() });
-        (id, true)
-    }
-
-    fn forget_holder(&mut self, id: HolderId) {
-        if let Some(gone) = self.holders.remove(&id) {
-            self.by_key.remove(&gone.key);
-        }
-    }
-
-    fn recorded(&self) -> Vec<(HolderId, HolderKey)> {
-        self.holders.iter().map(|(id, holder)| (*id, holder.key)).collect()
-    }
-
     /// A recall in the words of the holder's session; none if the session is over.
     fn event_of(&self, recall: &LeaseRecall, name: &[u8]) -> Option<RecallToSend> {
         let known = self.holders.get(&recall.holder)?;
@@ -530,5 +407,3 @@ fn object_of(node: &ExportNode) -> ObjectId {
 
 /// Default path of the record.
 pub(crate) const RECORD_PATH: &str = "/var/lib/sluice/leases";
-/// Grants that are checked in one sweep.
-const SWEPT_AT_ONCE: usize = 10_000;

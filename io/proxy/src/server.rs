@@ -172,8 +172,10 @@ impl Server {
         if config.controller.is_some() {
             gate.grant_nothing(SharePool::Limits);
         }
+        let leases = setup::open_leases(&config, clock)?;
+        let has_leases = leases.is_needed();
         let (exports, targets) =
-            setup::open_exports(&config, &gate, &key, limits.directories, &[], &[], false)?;
+            setup::open_exports(&config, &gate, &key, limits.directories, &[], &[], has_leases)?;
         let mounts = MountSessions::new(clock).map_err(system("cannot read random numbers"))?;
         let recorder = match &config.trace {
             None => None,
@@ -186,7 +188,6 @@ impl Server {
             true => Grace::new(clock.now() + config.lock_grace),
             false => Grace::default(),
         };
-        let leases = setup::open_leases(&config, &exports, clock)?;
         let parallel = setup::threads(&config) > 1;
         let server = Arc::new(Server {
             clock,
@@ -266,7 +267,7 @@ impl Server {
             limits.directories,
             &old,
             &exported,
-            self.leases.is_open(),
+            self.leases.is_needed(),
         )?;
         // Nothing fails from here on.
         changes.into_iter().for_each(TargetChange::apply);
@@ -471,7 +472,7 @@ impl Server {
 
     /// Whether the calling thread should write the record of holders again now.
     pub(crate) fn lease_upkeep_is_due(&self, now: Time) -> bool {
-        if now.as_nanos() < self.lease_upkeep.load(Ordering::Relaxed) || !self.leases.is_open() {
+        if now.as_nanos() < self.lease_upkeep.load(Ordering::Relaxed) || !self.leases.is_needed() {
             return false;
         }
         self.lease_upkeep.store((now + HOUSEKEEPING).as_nanos(), Ordering::Relaxed);

@@ -152,27 +152,28 @@ pub(crate) fn open_exports(
 /// The leases of a proxy that begins. Without a file for the record none is granted.
 pub(crate) fn open_leases(
     config: &ProxyConfig,
-    exports: &Exports,
     clock: ProxyClock,
 ) -> Result<Arc<ProxyLeases>, ProxyStartError> {
-    let unusable = |error: RecordError| {
-        ProxyStartError::system("cannot use the record of leases")(io::Error::other(error))
-    };
-    let open = |path| ProxyLeases::open(config, path, clock);
-    if !exports.values().any(|export| export.leases.grants) {
-        return open(None).map(Arc::new).map_err(unusable);
-    }
-    let leases = match (
-        &config.lease_state,
-        open(Some(config.lease_state.as_deref().unwrap_or(Path::new(RECORD_PATH)))),
-    ) {
+    let layout = config.layout()?;
+    let grants = layout.exports.iter().any(|export| export.leases == LeasePolicy::Read);
+    let path = config.lease_state.as_deref().unwrap_or(Path::new(RECORD_PATH));
+    let leases = match (&config.lease_state, ProxyLeases::open(config, path, grants, clock)) {
         (None, Err(error @ (RecordError::System { .. } | RecordError::InUse(_)))) => {
-            tracing::warn!(%error, "cannot use {RECORD_PATH}; no lease is granted: set lease_state");
-            open(None)
+            match grants {
+                true => tracing::warn!(
+                    %error, "cannot use {RECORD_PATH}; no lease is granted: set lease_state"
+                ),
+                false => tracing::warn!(
+                    %error, "cannot use {RECORD_PATH}; mounts that it lists are not waited for"
+                ),
+            }
+            ProxyLeases::unused(config, clock)
         }
-        (_, leases) => leases,
+        (_, leases) => leases.map_err(|error| {
+            ProxyStartError::system("cannot use the record of leases")(io::Error::other(error))
+        })?,
     };
-    leases.map(Arc::new).map_err(unusable)
+    Ok(Arc::new(leases))
 }
 
 /// Of which files of an export the project is known.

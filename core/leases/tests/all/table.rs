@@ -3,6 +3,7 @@
 use model::{Nanos, Time};
 use sluice_leases::{
     HolderId, LeaseError, LeaseKinds, LeaseTable, LeaseTerms, ObjectAccess, ObjectId,
+    RecordedHolder,
 };
 
 const FILE: ObjectId = ObjectId([1, 2]);
@@ -16,6 +17,10 @@ fn at(seconds: u64) -> Time {
 /// Terms of 20 s with recalls of 10 s, by clocks that agree.
 fn terms() -> LeaseTerms {
     LeaseTerms { drift_ppm: 0, ..LeaseTerms::default() }
+}
+
+fn recorded(holder: HolderId) -> RecordedHolder {
+    RecordedHolder { holder, term: terms().term }
 }
 
 /// A table whose writer holds the file for writing.
@@ -63,7 +68,7 @@ fn nothing_is_granted_beside_an_access_that_breaks_it_and_a_holder_that_leaves_i
 
 #[test]
 fn after_a_restart_each_holder_is_waited_for_and_what_it_reclaims_is_recalled() {
-    let mut table = LeaseTable::restarted(terms(), [WRITER, READER], at(100));
+    let mut table = LeaseTable::restarted(terms(), [WRITER, READER].map(recorded), at(100));
     table.confirm(at(1_000));
     let look = table.begin(FILE, ObjectAccess::LookAttributes, Some(READER), at(100));
     table.join(READER, 7, &[], at(101)).unwrap();
@@ -78,4 +83,20 @@ fn after_a_restart_each_holder_is_waited_for_and_what_it_reclaims_is_recalled() 
     assert_eq!(table.join(WRITER, 3, &[], at(103)), Err(LeaseError::OldLife { life: 3, known: 3 }));
     let after = at(105) + Nanos::new(1);
     assert!(table.acquire(READER, 7, FILE, LeaseKinds::ATTRIBUTES, after).is_some());
+}
+
+#[test]
+fn after_a_restart_a_holder_is_waited_for_as_long_as_the_term_that_it_had() {
+    let short = LeaseTerms { term: Nanos::from_secs(2), ..terms() };
+    let long = RecordedHolder { holder: WRITER, term: Nanos::from_secs(60) };
+    let mut table = LeaseTable::restarted(short, [long, recorded(READER)], at(100));
+    table.confirm(at(1_000));
+    let change = table.begin(FILE, ObjectAccess::WriteData, None, at(100));
+    assert!(table.poll(at(103)).is_empty() && table.poll(at(125)).is_empty());
+    table.join(READER, 1, &[], at(126)).unwrap();
+    assert_eq!(table.acquire(READER, 1, ObjectId([9, 9]), LeaseKinds::READ, at(126)), None);
+    assert_eq!(table.next_deadline(), Some(at(160)));
+    assert_eq!(table.poll(at(160)), [change]);
+    table.join(READER, 2, &[], at(160)).unwrap();
+    assert!(table.acquire(READER, 2, ObjectId([9, 9]), LeaseKinds::READ, at(160)).is_some());
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use leases::LeaseTerms;
 use model::{Bytes, Nanos};
 use rules::Excerpt;
 use toml::de::{DeTable, DeValue};
@@ -139,7 +140,7 @@ impl ProxyConfig {
     }
 
     fn check_leases(&self) -> Result<(), ConfigFault> {
-        let hour = Nanos::from_secs(3600);
+        let hour = LeaseTerms::TERM_MAX;
         let spans = [
             ("lease_term", self.lease_term, Nanos::from_secs(1)),
             ("lease_recall_limit", self.lease_recall_limit, Nanos::from_millis(1)),

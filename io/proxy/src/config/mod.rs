@@ -199,10 +199,12 @@ settings! {
         /// the lock. SIGHUP does not change this value.
         pub lock_grace: Nanos = Nanos::from_secs(10), "span of time";
         /// File in which the proxy records which mounts may hold leases, so that a restart of the
-        /// proxy waits for them. Used if an export has `leases = "read"`. The default is
-        /// `/var/lib/sluice/leases`; without a usable file there the proxy grants no lease and logs a
-        /// warning. With a path of your own that cannot be used, the proxy does not start. Each proxy
-        /// needs a file of its own. SIGHUP does not change this value, nor the next four.
+        /// proxy waits for them. Each is recorded with the longest `lease_term` that it was granted.
+        /// Written if an export has `leases = "read"`. Without such an export the proxy waits for the
+        /// mounts that the file lists and then clears it: keep this value when you turn leases off. The
+        /// default is `/var/lib/sluice/leases`; without a usable file there the proxy grants no lease
+        /// and logs a warning. With a path of your own that cannot be used, the proxy does not start.
+        /// Each proxy needs a file of its own. SIGHUP does not change this value, nor the next four.
         pub lease_state: Option<PathBuf> = None, "path";
         /// Maximum number of leases that the proxy has granted. At the limit, requests are answered
         /// without a lease, and mounts ask again.

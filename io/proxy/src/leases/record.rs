@@ -3,17 +3,20 @@
 //! ```text
 //!   a mount joins ─► PATH.new, synced ─► PATH ─► it may get leases
 //!   restart       ─► PATH ─► LeaseTable::restarted: changes wait for those that are listed
+//!   restart without leases ─► PATH ─► the same ─► all are over ─► PATH lists none
 //! ```
 //!
-//! A mount is listed by a hash of its session's number: who reads the file cannot enter the session. A
-//! lock on `PATH.lock` keeps a second proxy from using the same file.
+//! A mount is listed by a hash of its session's number: who reads the file cannot enter the session. It is
+//! listed with the longest term under which it may believe something: a span, which a restarted proxy
+//! counts from its start. A lock on `PATH.lock` keeps a second proxy from using the same file.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use leases::HolderId;
+use leases::{HolderId, LeaseTerms, RecordedHolder};
+use model::Nanos;
 use rustix::fs::FlockOperation;
 
 use crate::credentials;
@@ -21,11 +24,37 @@ use crate::credentials;
 /// What a mount's session is recorded by.
 pub(crate) type HolderKey = [u8; 16];
 
+/// A mount that may believe something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RecordEntry {
+    pub(super) known: RecordedHolder,
+    pub(super) key: HolderKey,
+}
+
+/// What a proxy does with the record.
+#[derive(Debug)]
+pub(super) enum LeaseRecord {
+    /// It records its own holders.
+    Own(HolderRecord),
+    /// It grants nothing, and waits for the holders of before.
+    Former(FormerRecord),
+    /// It grants nothing, and waits for none.
+    Unused,
+}
+
 /// The file, which this proxy alone uses while this exists.
 #[derive(Debug)]
 pub(super) struct HolderRecord {
     path: PathBuf,
     _lock: File,
+}
+
+/// The file of a proxy that granted leases before. It is not locked meanwhile: a proxy that grants some
+/// may be started in place of this one.
+#[derive(Debug)]
+pub(super) struct FormerRecord {
+    path: PathBuf,
+    text: String,
 }
 
 /// Why the record cannot be used.
@@ -56,23 +85,31 @@ pub(crate) enum RecordError {
     },
 }
 
-impl HolderRecord {
-    /// Locks and reads the record; no holders if there is none yet.
+impl LeaseRecord {
+    /// Opens the record of a proxy that grants leases, or does not, and reads who is listed.
     pub(super) fn open(
         path: &Path,
-    ) -> Result<(HolderRecord, Vec<(HolderId, HolderKey)>), RecordError> {
-        let system = |source| RecordError::System { path: path.into(), source };
-        let lock = options().open(beside(path, ".lock")).map_err(system)?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(RecordError::InUse(path.into())),
-            result => result.map_err(|errno| system(errno.into()))?,
+        grants: bool,
+    ) -> Result<(LeaseRecord, Vec<RecordEntry>), RecordError> {
+        if grants {
+            let (record, holders) = HolderRecord::open(path)?;
+            return Ok((LeaseRecord::Own(record), holders));
         }
-        let holders = match fs::read_to_string(path) {
-            Ok(text) => {
-                parse(&text).map_err(|line| RecordError::Damaged { path: path.into(), line })?
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(system(error)),
+        Ok(match FormerRecord::read(path)? {
+            Some((record, holders)) => (LeaseRecord::Former(record), holders),
+            None => (LeaseRecord::Unused, Vec::new()),
+        })
+    }
+}
+
+impl HolderRecord {
+    /// Locks and reads the record; no holders if there is none yet.
+    fn open(path: &Path) -> Result<(HolderRecord, Vec<RecordEntry>), RecordError> {
+        let system = |source| RecordError::System { path: path.into(), source };
+        let lock = lock(path)?;
+        let holders = match read(path)? {
+            Some(text) => holders_of(path, &text)?,
+            None => Vec::new(),
         };
         let record = HolderRecord { path: path.into(), _lock: lock };
         // Now is the time to learn that the directory cannot be written.
@@ -81,7 +118,7 @@ impl HolderRecord {
     }
 
     /// Puts these holders in place of those that are recorded, durably.
-    pub(super) fn write(&self, holders: &[(HolderId, HolderKey)]) -> io::Result<()> {
+    pub(super) fn write(&self, holders: &[RecordEntry]) -> io::Result<()> {
         // The calling thread may act for a user.
         credentials::become_root();
         let new = beside(&self.path, ".new");
@@ -92,6 +129,66 @@ impl HolderRecord {
         let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty());
         File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
     }
+}
+
+impl FormerRecord {
+    /// Reads the record. None if nobody is listed, or another proxy uses the file: then they are its own.
+    fn read(path: &Path) -> Result<Option<(FormerRecord, Vec<RecordEntry>)>, RecordError> {
+        let Some(text) = read(path)? else { return Ok(None) };
+        let holders = holders_of(path, &text)?;
+        if holders.is_empty() {
+            return Ok(None);
+        }
+        match lock(path) {
+            Ok(_) => Ok(Some((FormerRecord { path: path.into(), text }, holders))),
+            Err(RecordError::InUse(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lists nobody any more, unless another proxy has used the file since it was read.
+    pub(super) fn clear(&self) -> Result<(), RecordError> {
+        credentials::become_root();
+        let _lock = match lock(&self.path) {
+            Err(RecordError::InUse(_)) => return Ok(()),
+            lock => lock?,
+        };
+        if read(&self.path)?.is_none_or(|text| text != self.text) {
+            return Ok(());
+        }
+        let record = HolderRecord { path: self.path.clone(), _lock };
+        record.write(&[]).map_err(|source| RecordError::System { path: self.path.clone(), source })
+    }
+}
+
+/// Locks the record against other proxies.
+fn lock(path: &Path) -> Result<File, RecordError> {
+    let system = |source| RecordError::System { path: path.into(), source };
+    let lock = options().open(beside(path, ".lock")).map_err(system)?;
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(RecordError::InUse(path.into())),
+        result => result.map(|()| lock).map_err(|errno| system(errno.into())),
+    }
+}
+
+/// The text of the record; none if there is no file. What is too long is cut off, and so is damaged.
+fn read(path: &Path) -> Result<Option<String>, RecordError> {
+    let read = |file: File| {
+        let mut text = String::new();
+        file.take(RECORD_BYTES_MAX).read_to_string(&mut text).map(|_| text)
+    };
+    match File::open(path).and_then(read) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(RecordError::Damaged { path: path.into(), line: 1 })
+        }
+        Err(source) => Err(RecordError::System { path: path.into(), source }),
+    }
+}
+
+fn holders_of(path: &Path, text: &str) -> Result<Vec<RecordEntry>, RecordError> {
+    parse(text).map_err(|line| RecordError::Damaged { path: path.into(), line })
 }
 
 fn options() -> OpenOptions {
@@ -106,66 +203,143 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-const FIRST_LINE: &str = "sluice leases 1";
+/// The most mounts that may hold leases at a time.
+pub(super) const HOLDERS_MAX: usize = 65_536;
+/// Bytes of a record, at most: a line has 64.
+const RECORD_BYTES_MAX: u64 = 64 * (HOLDERS_MAX as u64 + 2);
+const FIRST_LINE: &str = "sluice leases 2";
+/// Of a record without terms, whose holders are waited for as long as any term is.
+const FIRST_LINE_WITHOUT_TERMS: &str = "sluice leases 1";
 
-fn text_of(holders: &[(HolderId, HolderKey)]) -> String {
+fn text_of(holders: &[RecordEntry]) -> String {
     let mut text = format!("{FIRST_LINE}\n");
-    for (HolderId(number), key) in holders {
-        text += &format!("{number} {:032x}\n", u128::from_be_bytes(*key));
+    for RecordEntry { known: RecordedHolder { holder, term }, key } in holders {
+        let key = u128::from_be_bytes(*key);
+        text += &format!("{} {key:032x} {}\n", holder.0, term.get());
     }
     // A file that was cut off would leave holders out.
     text + "end\n"
 }
 
 /// The holders of a record's text, or the number of the first line that is wrong.
-fn parse(text: &str) -> Result<Vec<(HolderId, HolderKey)>, usize> {
+fn parse(text: &str) -> Result<Vec<RecordEntry>, usize> {
     let mut holders = Vec::new();
     let mut lines = text.lines().enumerate().map(|(at, line)| (at + 1, line));
-    if lines.next().is_none_or(|(_, line)| line != FIRST_LINE) {
-        return Err(1);
-    }
+    let has_terms = match lines.next() {
+        Some((_, FIRST_LINE)) => true,
+        Some((_, FIRST_LINE_WITHOUT_TERMS)) => false,
+        _ => return Err(1),
+    };
     for (at, line) in lines {
         if line == "end" {
             return Ok(holders);
         }
-        let (number, key) = line.split_once(' ').ok_or(at)?;
-        let key = u128::from_str_radix(key, 16).map_err(|_| at)?;
-        let number: u32 = number.parse().map_err(|_| at)?;
-        holders.push((HolderId(number), key.to_be_bytes()));
+        holders.push(parse_holder(line, has_terms).ok_or(at)?);
     }
     Err(text.lines().count() + 1)
+}
+
+fn parse_holder(line: &str, has_terms: bool) -> Option<RecordEntry> {
+    let (number, rest) = line.split_once(' ')?;
+    let (key, term) = match has_terms {
+        true => {
+            let (key, term) = rest.split_once(' ')?;
+            (key, Nanos::new(term.parse().ok()?))
+        }
+        false => (rest, LeaseTerms::TERM_MAX),
+    };
+    let key = u128::from_str_radix(key, 16).ok()?.to_be_bytes();
+    let known = RecordedHolder { holder: HolderId(number.parse().ok()?), term };
+    (term <= LeaseTerms::TERM_MAX).then_some(RecordEntry { known, key })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const HOLDERS: [(HolderId, HolderKey); 2] = [(HolderId(1), [0; 16]), (HolderId(7), [0xfe; 16])];
+    const SHORT: Nanos = Nanos::from_secs(2);
+
+    fn entry(number: u32, key: u8, term: Nanos) -> RecordEntry {
+        let known = RecordedHolder { holder: HolderId(number), term };
+        RecordEntry { known, key: [key; 16] }
+    }
+
+    fn holders() -> [RecordEntry; 2] {
+        [entry(1, 0, SHORT), entry(7, 0xfe, LeaseTerms::TERM_MAX)]
+    }
+
+    /// A path for a record in an empty directory of its own.
+    fn path(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("sluice-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        dir.join("leases")
+    }
+
+    fn remove(path: &Path) {
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
 
     #[test]
     fn what_is_recorded_is_read_again_and_a_text_that_was_cut_is_refused() {
-        let text = text_of(&HOLDERS);
-        assert_eq!(parse(&text), Ok(HOLDERS.to_vec()));
+        let text = text_of(&holders());
+        assert_eq!(parse(&text), Ok(holders().to_vec()));
         assert_eq!(parse(text.strip_suffix("end\n").unwrap()), Err(4));
         assert_eq!(parse("other\n"), Err(1));
         assert_eq!(parse(&text.replace("7 ", "seven ")), Err(3));
+        assert_eq!(parse(&text.replace("3600", "3601")), Err(3), "no term is so long");
+    }
+
+    #[test]
+    fn holders_of_a_record_without_terms_are_waited_for_as_long_as_any_term_is() {
+        let text = format!("sluice leases 1\n1 {:032x}\nend\n", 0);
+        assert_eq!(parse(&text), Ok(vec![entry(1, 0, LeaseTerms::TERM_MAX)]));
+        assert_eq!(parse(&text_of(&holders()).replace("leases 2", "leases 1")), Err(2));
+    }
+
+    #[test]
+    fn longest_record_is_read() {
+        let longest = entry(u32::MAX, 0xff, LeaseTerms::TERM_MAX);
+        let text = text_of(&vec![longest; HOLDERS_MAX]);
+        assert!(text.len() as u64 <= RECORD_BYTES_MAX, "{}", text.len());
+        assert_eq!(parse(&text).unwrap().len(), HOLDERS_MAX);
     }
 
     #[test]
     fn a_record_is_of_one_proxy_at_a_time_and_outlives_it() {
-        let dir = std::env::temp_dir().join(format!("sluice-{}-leases", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        fs::create_dir_all(&dir).unwrap();
-        let path = dir.join("leases");
-        let (record, holders) = HolderRecord::open(&path).unwrap();
-        assert!(holders.is_empty());
-        record.write(&HOLDERS).unwrap();
+        let path = path("leases-own");
+        let (record, found) = HolderRecord::open(&path).unwrap();
+        assert!(found.is_empty());
+        record.write(&holders()).unwrap();
         assert!(matches!(HolderRecord::open(&path).unwrap_err(), RecordError::InUse(_)));
         drop(record);
-        assert_eq!(HolderRecord::open(&path).unwrap().1, HOLDERS);
+        assert_eq!(HolderRecord::open(&path).unwrap().1, holders());
         fs::write(&path, "no record").unwrap();
         let error = HolderRecord::open(&path).unwrap_err();
         assert!(matches!(error, RecordError::Damaged { line: 1, .. }), "{error}");
-        fs::remove_dir_all(&dir).unwrap();
+        remove(&path);
+    }
+
+    #[test]
+    fn former_record_is_cleared_unless_another_proxy_has_used_it() {
+        let path = path("leases-former");
+        assert!(FormerRecord::read(&path).unwrap().is_none());
+        let (record, _) = HolderRecord::open(&path).unwrap();
+        assert!(FormerRecord::read(&path).unwrap().is_none(), "nobody is listed");
+        record.write(&holders()).unwrap();
+        assert!(FormerRecord::read(&path).unwrap().is_none(), "a proxy uses it");
+        drop(record);
+        let (former, found) = FormerRecord::read(&path).unwrap().unwrap();
+        assert_eq!(found, holders());
+        let (record, _) = HolderRecord::open(&path).unwrap();
+        former.clear().unwrap();
+        record.write(&holders()[1..]).unwrap();
+        drop(record);
+        former.clear().unwrap();
+        let (former, found) = FormerRecord::read(&path).unwrap().unwrap();
+        assert_eq!(found, holders()[1..], "another proxy has changed it");
+        former.clear().unwrap();
+        assert!(FormerRecord::read(&path).unwrap().is_none());
+        remove(&path);
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn begin(
     request: &AnyRequest<'_>,
     begun: Option<Box<BegunAccesses>>,
 ) -> io::Result<LeaseBegin> {
-    if !cx.fid().user.export.leases.recalls {
+    if !cx.fid().user.export.leases.recalls || !cx.server.leases.is_needed() {
         return Ok(LeaseBegin::Ready(None));
     }
     let mut needed = needed(cx, request)?;

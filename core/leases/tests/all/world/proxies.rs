@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Nanos, Time};
 use sluice_leases::{
-    AccessId, HolderId, HomeGroup, LeaseKinds, LeaseTable, LeaseTerms, ObjectAccess,
+    AccessId, HolderId, HomeGroup, LeaseKinds, LeaseTable, LeaseTerms, ObjectAccess, RecordedHolder,
 };
 
 use super::authority::{SUSPENDED, name};
@@ -81,6 +81,8 @@ impl World {
                 Some(KnownBad::ForgetsHolders) => BTreeSet::new(),
                 _ => proxy.recorded.clone(),
             };
+            let term = self.terms.term;
+            let recorded = recorded.into_iter().map(|holder| RecordedHolder { holder, term });
             proxy.table = Some(LeaseTable::restarted(self.terms, recorded, now));
             // It executes nothing before it has heard of its group.
             proxy.group = HomeGroup::new(&name(at));

@@ -40,3 +40,9 @@ pub(crate) fn recall(client: &mut P9Channel, listening: &mut Tag) -> P9Recall {
     assert_eq!(all.len(), 1, "{all:?}");
     all.remove(0)
 }
+
+/// Whether the metrics show this figure of leases.
+pub(crate) fn shows(served: &Served, name: &str, value: u64) -> bool {
+    let line = format!("sluice_proxy_lease{name} {value}");
+    served.control().metrics().lines().any(|shown| shown == line)
+}

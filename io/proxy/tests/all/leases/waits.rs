@@ -2,7 +2,7 @@
 
 use ninep::{Fid, Reply, Request, Tag, open};
 
-use super::{ATTRIBUTES, holder, recall, served, setup};
+use super::{ATTRIBUTES, holder, recall, served, setup, shows};
 use crate::peer::{P9Channel, P9Client, Served, until};
 
 /// A holder of the attributes of `f`, and a plain client that has `f` open as fid 1.
@@ -194,11 +194,7 @@ fn what_is_behind_a_name_when_it_is_removed_is_what_was_recalled() {
 fn the_metrics_show_what_waits_and_what_was_recalled() {
     let served = served("metrics");
     let (mut client, mut listening, mut plain) = pair(&served);
-    let control = served.control();
-    let shows = |name: &str, value: u64| {
-        let line = format!("sluice_proxy_lease{name} {value}");
-        control.metrics().lines().any(|shown| shown == line)
-    };
+    let shows = |name: &str, value: u64| shows(&served, name, value);
     assert!(shows("_holders", 1) && shows("_waiting_requests", 0));
     let tag = write(&mut plain, b"x");
     let got = recall(&mut client, &mut listening);
@@ -207,5 +203,4 @@ fn the_metrics_show_what_waits_and_what_was_recalled() {
     client.give_up(&got, true);
     assert!(plain.wait(tag).is_ok());
     assert!(shows("_waiting_requests", 0) && shows("_returns_total", 1));
-    drop(control);
 }

@@ -129,6 +129,12 @@ impl Served {
         self.server = Some(std::thread::spawn(start).join().unwrap());
     }
 
+    /// Puts other words into the configuration, from the next start or reload on.
+    pub fn configure(&mut self, before: &str, after: &str) {
+        assert!(self.config.contains(before), "{}", self.config);
+        self.config = self.config.replace(before, after);
+    }
+
     /// Has the server read its configuration again, as SIGHUP does.
     pub fn reload(&self) {
         let config = ProxyConfig::parse("test", &self.config).unwrap();
