@@ -412,6 +412,12 @@ impl LeaseTable {
         waits.then_some(LeaseRecall { holder, access: id, object: *object, kinds, name })
     }
 
+    /// All that a holder has not returned yet and an access waits for, as [`recall_of`](LeaseTable::recall_of)
+    /// has it: to be sent once more when messages to the holder may be lost.
+    pub fn recalls_of(&self, holder: HolderId) -> impl Iterator<Item = LeaseRecall> {
+        self.waiting.iter().filter_map(move |id| self.recall_of(*id, holder))
+    }
+
     /// All that may believe something, also those of before a restart.
     pub fn holders(&self) -> impl Iterator<Item = HolderId> {
         self.holders.keys().copied()

@@ -65,8 +65,8 @@ struct LeaseState {
     busy_names: BTreeSet<(ObjectId, NameId)>,
     parked: BTreeMap<u64, ParkedRequest>,
     last_parked: u64,
-    /// When the leases were recalled that an access waits for.
-    recalled: BTreeMap<AccessId, Time>,
+    /// What was recalled for accesses, from their beginning to their end.
+    recalled: BTreeMap<AccessId, RecalledAccess>,
     /// Whether holders are on record that are none any more.
     record_is_old: bool,
     recalls: u64,
@@ -81,6 +81,13 @@ struct ProxyHolder {
     session: Weak<MountSession>,
     /// For each device of which it has leases, what makes an inode number the path of a qid.
     mixes: Vec<(u64, u64)>,
+}
+
+/// An access for which leases were recalled.
+struct RecalledAccess {
+    at: Time,
+    /// The name that it changes, if it does.
+    name: Box<[u8]>,
 }
 
 /// Something that a request does to an object.
@@ -264,7 +271,8 @@ impl ProxyLeases {
         let recalls = state.table.take_recalls();
         let recalls = recalls.iter().filter_map(|recall| {
             let (_, access) = begun.accesses.iter().find(|(id, _)| *id == recall.access)?;
-            state.recalled.entry(recall.access).or_insert(now);
+            let name = access.name.clone();
+            state.recalled.entry(recall.access).or_insert(RecalledAccess { at: now, name });
             state.recalls += 1;
             state.event_of(recall, &access.name)
         });
@@ -282,16 +290,11 @@ impl ProxyLeases {
 
     /// What a session has not returned yet, to be sent over a new connection.
     pub(crate) fn outstanding(&self, session: &Arc<MountSession>) -> Vec<RecallToSend> {
-        let Some(holder) = session.lease_holder().filter(|_| self.any_parked()) else {
-            return Vec::new();
-        };
+        let Some(holder) = session.lease_holder() else { return Vec::new() };
         let state = self.state();
-        let accesses = state.parked.values().flat_map(|parked| parked.accesses());
-        let recalls = accesses.filter_map(|(id, access)| {
-            let recall = state.table.recall_of(*id, holder)?;
-            state.event_of(&recall, &access.name)
-        });
-        recalls.filter(|recall| Arc::ptr_eq(&recall.session, session)).collect()
+        let events =
+            state.unreturned(holder).filter_map(|(recall, name)| state.event_of(&recall, name));
+        events.filter(|recall| Arc::ptr_eq(&recall.session, session)).collect()
     }
 
     /// Whether a parked request may be ready.
@@ -325,6 +328,15 @@ impl ProxyLeases {
 }
 
 impl LeaseState {
+    /// What a holder has not returned yet, with the names that are changed: also for requests that are
+    /// not parked yet.
+    fn unreturned(&self, holder: HolderId) -> impl Iterator<Item = (LeaseRecall, &[u8])> {
+        self.table.recalls_of(holder).filter_map(|recall| {
+            let RecalledAccess { name, .. } = self.recalled.get(&recall.access)?;
+            Some((recall, &name[..]))
+        })
+    }
+
     /// A recall in the words of the holder's session; none if the session is over.
     fn event_of(&self, recall: &LeaseRecall, name: &[u8]) -> Option<RecallToSend> {
         let known = self.holders.get(&recall.holder)?;
@@ -407,3 +419,48 @@ fn object_of(node: &ExportNode) -> ObjectId {
 
 /// Default path of the record.
 pub(crate) const RECORD_PATH: &str = "/var/lib/sluice/leases";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIRECTORY: ObjectId = ObjectId([1, 2]);
+    const HOLDER: HolderId = HolderId(1);
+
+    /// Leases with a holder that has the names of a directory.
+    fn leases() -> Arc<ProxyLeases> {
+        let config = ProxyConfig::parse("test", "[[export]]\nname = \"x\"\ndir = \"/\"\n").unwrap();
+        let leases = ProxyLeases::unused(&config, ProxyClock::start());
+        let (mut state, now) = (leases.state(), leases.clock.now());
+        state.table.join(HOLDER, 1, &[], now).unwrap();
+        state.table.acquire(HOLDER, 1, DIRECTORY, LeaseKinds::NAMES, now).unwrap();
+        drop(state);
+        Arc::new(leases)
+    }
+
+    #[test]
+    fn what_is_recalled_can_be_sent_again_from_the_beginning_of_the_access_to_its_end() {
+        let leases = leases();
+        let (access, name) = (ObjectAccess::ChangeName(NameId::of(b"f")), Box::from(*b"f"));
+        let needed = [NeededAccess { object: DIRECTORY, access, name }];
+        let unreturned = || {
+            let state = leases.state();
+            let all = state.unreturned(HOLDER).map(|(recall, name)| (recall.access, name.to_vec()));
+            all.collect::<Vec<_>>()
+        };
+        let mut begun = leases.begun();
+        assert!(!leases.start(&mut begun, &needed, None).0);
+        let (id, _) = begun.accesses[0];
+        assert_eq!(unreturned(), [(id, b"f".to_vec())], "its request is not parked yet");
+        leases.state().table.returned(HOLDER, id);
+        assert!(unreturned().is_empty());
+        let mut other = leases.begun();
+        assert!(!leases.start(&mut other, &needed, None).0);
+        assert_eq!(unreturned().len(), 1);
+        drop(other);
+        assert!(unreturned().is_empty(), "nobody waits for it");
+        assert_eq!(leases.state().recalled.len(), 1);
+        drop(begun);
+        assert!(leases.state().recalled.is_empty());
+    }
+}

@@ -102,7 +102,7 @@ impl ProxyLeases {
             return state.table.progressed(holder, id, now);
         }
         if state.table.recall_of(id, holder).is_some() {
-            let took = state.recalled.get(&id).map_or(Nanos::ZERO, |at| now.since(*at));
+            let took = state.recalled.get(&id).map_or(Nanos::ZERO, |one| now.since(one.at));
             state.recall_max = state.recall_max.max(took);
             state.returned += 1;
         }

@@ -10,11 +10,10 @@
 
 use std::sync::atomic::Ordering;
 
-use leases::AccessId;
 use model::Time;
 use ninep::Tag;
 
-use super::{NeededAccess, ProxyLeases};
+use super::ProxyLeases;
 use crate::connection::Connection;
 use crate::gate::{PendingRequest, RequestMeta};
 
@@ -25,10 +24,6 @@ pub(crate) struct ParkedRequest {
 }
 
 impl ParkedRequest {
-    pub(super) fn accesses(&self) -> &[(AccessId, NeededAccess)] {
-        self.operation.begun.as_ref().map_or(&[], |begun| &begun.accesses)
-    }
-
     fn is_of(&self, connection: &Connection) -> bool {
         std::ptr::eq(&*self.operation.to.path.connection, connection)
     }

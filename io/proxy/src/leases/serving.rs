@@ -91,7 +91,7 @@ impl Server {
     }
 
     /// A Tevents came, which waits for events. Over a new connection, recalls that the former one may
-    /// have lost go again.
+    /// have lost go again, and so do those for which there was no room.
     pub(crate) fn begin_wait(
         &self,
         to: &ReplyTo,
@@ -101,7 +101,7 @@ impl Server {
     ) {
         let connection = &to.path.connection;
         own.waits.push(to.tag);
-        if session.events.listen(connection) {
+        if session.events.listen(to) {
             let outstanding = self.leases.outstanding(session);
             session.events.push_again(outstanding.into_iter().map(|recall| recall.event));
         }
@@ -207,7 +207,8 @@ fn answer_wait(
     if !is_bound || own.waits.is_empty() {
         return;
     }
-    let data = session.events.take((own.msize as usize).saturating_sub(EVENTS_HEADER));
+    let most = (own.msize as usize).saturating_sub(EVENTS_HEADER);
+    let data = session.events.take(connection, most);
     if data.is_empty() {
         return;
     }

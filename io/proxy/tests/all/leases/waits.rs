@@ -136,6 +136,31 @@ fn a_recall_goes_again_over_a_new_connection_of_the_holder() {
 }
 
 #[test]
+fn a_recall_reaches_its_holder_whenever_its_connection_breaks() {
+    let served = setup("breaks", "lease_term = \"1h\"\nlease_recall_limit = \"1h\"").start();
+    let (mut client, mut listening, mut plain) = pair(&served);
+    for round in 0..100 {
+        client.find("f").unwrap();
+        assert_eq!(client.granted().1, ATTRIBUTES, "round {round}");
+        let tag = write(&mut plain, b"x");
+        for _ in 0..round % 4 {
+            client.reconnect();
+            listening = client.listen();
+        }
+        // A recall may come twice, also later.
+        until("the change is executed", || {
+            if client.came(listening) || client.readable(0) {
+                let got = client.recalls(listening);
+                listening = client.listen();
+                got.iter().for_each(|one| client.give_up(one, true));
+            }
+            plain.readable(10)
+        });
+        assert!(plain.wait(tag).is_ok());
+    }
+}
+
+#[test]
 fn many_changes_wait_for_one_holder_and_hold_neither_slots_nor_threads() {
     let served = setup("many", "threads_max = 2").start();
     let (mut client, mut listening, mut plain) = pair(&served);
