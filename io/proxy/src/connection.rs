@@ -90,6 +90,8 @@ pub(crate) struct NinepSession {
     pub(crate) waits: Vec<Tag>,
     /// Payload of the requests in flight and of their replies.
     pub(crate) bytes: usize,
+    /// Those of them that wait for leases.
+    parked: ParkedLoad,
     /// Counters of the replies, in all sessions of the connection.
     pub(crate) tally: ReplyTally,
     /// Whether reading is paused until replies have left.
@@ -111,6 +113,15 @@ pub(crate) struct TaggedRequest {
     pub(crate) request: Option<RequestId>,
     /// Bytes that it counts in [`NinepSession::bytes`].
     pub(crate) bytes: usize,
+    /// Whether it waits for leases, and counts in [`NinepSession::parked`].
+    pub(crate) is_parked: bool,
+}
+
+/// Requests of a connection that wait for leases, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ParkedLoad {
+    requests: usize,
+    bytes: usize,
 }
 
 /// Destination of the reply to a request.
@@ -164,6 +175,10 @@ const PEER_CLOSED: epoll::EventFlags = epoll::EventFlags::RDHUP;
 
 /// Factor for the requests in flight on a mount's connection, which carries many jobs.
 const MOUNT_TIMES: usize = 4;
+/// Requests of a mount's connection that wait for leases beside those in flight, at most, and their
+/// bytes: all that a channel of `sluice mount` sends before it has replies. Those above count as in
+/// flight.
+const PARKED_MAX: ParkedLoad = ParkedLoad { requests: 1024, bytes: 64 << 20 };
 
 impl ConnectionBounds {
     /// Maximum number of blocking locks that wait: at most half of the tags and of the bytes, or
@@ -342,7 +357,8 @@ impl Connection {
         self.resume(&mut session, poll, bounds)
     }
 
-    fn resume(
+    /// Reads again if it was paused and has less in flight than it may.
+    pub(crate) fn resume(
         &self,
         session: &mut NinepSession,
         poll: &OwnedFd,
@@ -414,6 +430,16 @@ impl Connection {
     }
 }
 
+impl ParkedLoad {
+    fn add(&mut self, bytes: usize) {
+        (self.requests, self.bytes) = (self.requests + 1, self.bytes + bytes);
+    }
+
+    fn remove(&mut self, bytes: usize) {
+        (self.requests, self.bytes) = (self.requests - 1, self.bytes - bytes);
+    }
+}
+
 impl NinepSession {
     fn new(server: Weak<Server>) -> NinepSession {
         let plain = PlainSession::new(server.clone());
@@ -430,6 +456,7 @@ impl NinepSession {
             flushes: Vec::new(),
             waits: Vec::new(),
             bytes: 0,
+            parked: ParkedLoad::default(),
             tally: ReplyTally::default(),
             paused: false,
             stalled: None,
@@ -490,12 +517,41 @@ impl NinepSession {
     }
 
     /// Whether the client has as much in flight as it may. One request is always allowed.
+    ///
+    /// Of a mount, what waits for leases does not count: it ends once other mounts have returned them,
+    /// and their returns may be behind what waits for the leases of this one. A plain client returns
+    /// nothing, so nobody waits for what it sends next.
     pub(crate) fn is_over(&self, bounds: ConnectionBounds, unsent: usize) -> bool {
         let busy = !self.tags.is_empty() || unsent > 0;
+        let (mut requests, mut used) = (self.tags.len(), self.bytes + unsent);
         // A throttled job keeps a window's worth here; other jobs need room beside it.
-        let times = if self.is_dialect() { MOUNT_TIMES } else { 1 };
-        let (tags, bytes) = (times * bounds.tags_max, times * bounds.bytes_max);
-        busy && (self.tags.len() >= tags || self.bytes + unsent >= bytes)
+        let mut times = 1;
+        if self.is_dialect() {
+            times = MOUNT_TIMES;
+            requests -= self.parked.requests.min(PARKED_MAX.requests);
+            used -= self.parked.bytes.min(PARKED_MAX.bytes);
+        }
+        busy && (requests >= times * bounds.tags_max || used >= times * bounds.bytes_max)
+    }
+
+    /// Notes that a request in flight waits for leases, or does so no longer.
+    pub(crate) fn set_parked(&mut self, tag: Tag, is_parked: bool) {
+        let Some(request) = self.tags.get_mut(&tag.0) else { return };
+        if request.is_parked == is_parked {
+            return;
+        }
+        request.is_parked = is_parked;
+        let bytes = request.bytes;
+        match is_parked {
+            true => self.parked.add(bytes),
+            false => self.parked.remove(bytes),
+        }
+    }
+
+    /// Forgets all requests in flight, which it returns.
+    pub(crate) fn take_requests(&mut self) -> FxHashMap<u16, TaggedRequest> {
+        (self.bytes, self.parked) = (0, ParkedLoad::default());
+        std::mem::take(&mut self.tags)
     }
 
     /// Pauses reading from the connection until replies have left.
@@ -544,6 +600,9 @@ impl NinepSession {
     pub(crate) fn free(&mut self, tag: Tag) {
         if let Some(request) = self.tags.remove(&tag.0) {
             self.bytes -= request.bytes;
+            if request.is_parked {
+                self.parked.remove(request.bytes);
+            }
         }
         if self.tags.is_empty() && self.tags.capacity() > 256 {
             self.tags = FxHashMap::default();
@@ -565,5 +624,64 @@ impl NinepSession {
             // It fails only for a socket that is being closed.
             let _ = epoll::modify(poll, &connection.socket, data, interest);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: ConnectionBounds =
+        ConnectionBounds { tags_max: 2, bytes_max: 4 << 20, before_attach: 0 };
+
+    fn admit(session: &mut NinepSession, tag: u16, bytes: usize) {
+        session.tags.insert(tag, TaggedRequest { request: None, bytes, is_parked: false });
+        session.bytes += bytes;
+    }
+
+    #[test]
+    fn what_waits_for_leases_of_other_mounts_does_not_count_as_in_flight_up_to_a_bound() {
+        let mut session = NinepSession::new(Weak::new());
+        session.set_form(Protocol::Unbound);
+        (0..8).for_each(|tag| admit(&mut session, tag, 0));
+        assert!(session.is_over(BOUNDS, 0), "four times the tags of a plain client");
+        session.set_parked(Tag(3), true);
+        session.set_parked(Tag(3), true);
+        assert!(!session.is_over(BOUNDS, 0));
+        session.set_parked(Tag(3), false);
+        assert!(session.is_over(BOUNDS, 0), "it is executed");
+        session.set_parked(Tag(3), true);
+        session.free(Tag(3));
+        assert!(!session.is_over(BOUNDS, 0));
+        admit(&mut session, 8, 0);
+        assert!(session.is_over(BOUNDS, 0));
+        for tag in 9..9 + PARKED_MAX.requests as u16 {
+            admit(&mut session, tag, 0);
+            session.set_parked(Tag(tag), true);
+        }
+        session.free(Tag(0));
+        assert!(!session.is_over(BOUNDS, 0));
+        session.set_parked(Tag(1), true);
+        session.set_parked(Tag(2), true);
+        admit(&mut session, 0, 0);
+        assert!(session.is_over(BOUNDS, 0), "more than the bound of those that wait");
+        session.take_requests();
+        admit(&mut session, 0, PARKED_MAX.bytes + (16 << 20));
+        session.set_parked(Tag(0), true);
+        assert!(session.is_over(BOUNDS, 0), "more bytes than that bound and those in flight");
+        session.take_requests();
+        admit(&mut session, 0, PARKED_MAX.bytes);
+        session.set_parked(Tag(0), true);
+        assert!(!session.is_over(BOUNDS, 0));
+        session.free(Tag(0));
+        assert_eq!((session.parked, session.bytes), (ParkedLoad::default(), 0));
+    }
+
+    #[test]
+    fn of_a_plain_client_all_counts_as_in_flight() {
+        let mut session = NinepSession::new(Weak::new());
+        (0..2).for_each(|tag| admit(&mut session, tag, 0));
+        (0..2).for_each(|tag| session.set_parked(Tag(tag), true));
+        assert!(session.is_over(BOUNDS, 0));
     }
 }

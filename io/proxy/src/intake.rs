@@ -196,7 +196,8 @@ impl Server {
         request: Option<RequestId>,
         bytes: usize,
     ) -> Result<(), ProtocolError> {
-        if session.tags.insert(tag.0, TaggedRequest { request, bytes }).is_some() {
+        if session.tags.insert(tag.0, TaggedRequest { request, bytes, is_parked: false }).is_some()
+        {
             return Err(ProtocolError::TagInUse(tag));
         }
         session.bytes += bytes;
@@ -289,11 +290,10 @@ impl Server {
         session: &mut NinepSession,
     ) -> DeferredClose {
         let mut leaving = DeferredClose::default();
-        for (_, request) in session.tags.drain() {
+        for request in session.take_requests().into_values() {
             leaving.operations.extend(request.request.and_then(|id| self.cancel(id)));
         }
         session.tally.cancelled += leaving.operations.len() as u64;
-        session.bytes = 0;
         session.flushes.clear();
         for waiter in self.locks.cancel_all(connection) {
             self.trace_parked(&waiter);

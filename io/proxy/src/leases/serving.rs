@@ -15,7 +15,7 @@ use ninep::dialect::{
 use rustix::io::Errno;
 
 use super::{BegunAccesses, ParkedRequest, RecallToSend};
-use crate::connection::{Connection, NinepSession, ReplyTo};
+use crate::connection::{Connection, NinepSession, ReplyTo, SendOutcome};
 use crate::gate::{PendingRequest, RunningRequest};
 use crate::outbox::ReplyOutbox;
 use crate::server::Server;
@@ -81,9 +81,7 @@ impl Server {
             drop(own);
             while let Some(mut batch) = outbox.pop_batch() {
                 // One that is broken is noticed by who reads it.
-                if connection.send(&mut batch, &self.poll, self.bounds())
-                    == crate::connection::SendOutcome::Resume
-                {
+                if connection.send(&mut batch, &self.poll, self.bounds()) == SendOutcome::Resume {
                     self.resume(connection.clone());
                 }
             }
@@ -128,7 +126,12 @@ impl Server {
         let is_flushed = session.flushes.iter().any(|(old, _)| *old == tag);
         if !is_over && !is_flushed && !self.is_draining() {
             self.leases.park(ParkedRequest { operation, meta });
+            session.set_parked(tag, true);
+            let outcome = connection.resume(&mut session, &self.poll, self.bounds());
             drop(session);
+            if outcome == SendOutcome::Resume {
+                self.resume(connection);
+            }
             return self.poke_leader();
         }
         let flushes = match is_over {
@@ -165,6 +168,7 @@ impl Server {
                 continue;
             }
             let ParkedRequest { operation, meta } = parked;
+            session.set_parked(operation.to.tag, false);
             self.gate.enqueue(std::iter::once((operation, meta)), |tag, id| {
                 if let Some(request) = session.tags.get_mut(&tag.0) {
                     request.request = id;

@@ -281,7 +281,7 @@ fn a_flush_that_comes_while_a_lock_is_tried_ends_its_waiting() {
     bed.set(1, Write, ALL);
     let flushed_meanwhile = |tag, flush| {
         let mut session = bed.connection.session.lock().unwrap();
-        session.tags.insert(tag, TaggedRequest { request: None, bytes: 0 });
+        session.tags.insert(tag, TaggedRequest { request: None, bytes: 0, is_parked: false });
         session.flushes.push((Tag(tag), Tag(flush)));
     };
     let flushed = LockOutcome::Flushed(vec![Tag(102)]);

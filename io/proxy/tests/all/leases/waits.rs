@@ -1,9 +1,10 @@
 //! Changes that wait for leases: how the waiting ends.
 
-use ninep::{Fid, Reply, Request, Tag, open};
+use ninep::dialect::{ExtRequest, HandleList, handle_fid};
+use ninep::{Fid, Reply, Request, SetAttributes, Tag, open, setattr};
 
 use super::{ATTRIBUTES, holder, recall, served, setup, shows};
-use crate::peer::{P9Channel, P9Client, Served, until};
+use crate::peer::{P9Channel, P9Client, P9File, Served, until, write_as_user};
 
 /// A holder of the attributes of `f`, and a plain client that has `f` open as fid 1.
 fn pair(served: &Served) -> (P9Channel, Tag, P9Client) {
@@ -108,8 +109,8 @@ fn a_mounts_change_that_waits_is_executed_once_after_its_connection_was_lost() {
     let (mut client, mut listening, _plain) = pair(&served);
     let mut mount = served.client();
     mount.open_name(1, "f", open::RDWR).unwrap();
-    let request = ninep::dialect::ExtRequest::Append { fid: Fid(1), flags: 0, data: b"once" };
-    let call = mount.send_once(ninep::dialect::HandleList::NONE, request);
+    let request = ExtRequest::Append { fid: Fid(1), flags: 0, data: b"once" };
+    let call = mount.send_once(HandleList::NONE, request);
     let first = recall(&mut client, &mut listening);
     mount.reconnect();
     mount.again();
@@ -180,6 +181,49 @@ fn many_changes_wait_for_one_holder_and_hold_neither_slots_nor_threads() {
             rest -= 1;
         }
     }
+}
+
+#[test]
+fn two_mounts_whose_changes_wait_for_each_other_answer_recalls_however_many_wait() {
+    const FILES: u32 = 40;
+    // Sixteen in flight on a mount's connection, and nobody is expelled while the test runs.
+    let top = "tags_max = 4\nlease_recall_limit = \"1h\"\nlease_term = \"1h\"";
+    let served = setup("crossed", top).start();
+    let mut clients = [holder(&served), holder(&served)];
+    let names = |at: usize| (0..FILES).map(move |nth| format!("{at}-{nth}"));
+    (0..2).flat_map(names).for_each(|name| write_as_user(&served.data().join(name), b""));
+    // Each knows the files that it changes, and those of the other.
+    let mut files: [Vec<P9File>; 2] = Default::default();
+    for (at, (client, _)) in clients.iter_mut().enumerate() {
+        files[at].extend(names(at).map(|name| client.find(&name).unwrap()));
+        for name in names(1 - at) {
+            client.find(&name).unwrap();
+            assert_eq!(client.granted().1, ATTRIBUTES);
+        }
+    }
+    let mut changes: [Vec<Tag>; 2] = Default::default();
+    for (at, (client, _)) in clients.iter_mut().enumerate() {
+        for file in &files[at] {
+            let set = SetAttributes { valid: setattr::MODE, mode: 0o600, ..Default::default() };
+            let change = ExtRequest::Change { fid: handle_fid(0), set };
+            changes[at].push(client.send_once(HandleList::one(&file.handle), change).tag);
+        }
+    }
+    until("all are executed", || {
+        for (at, (client, listening)) in clients.iter_mut().enumerate() {
+            if client.readable(0) {
+                // What came before the reply to this is kept.
+                client.ping();
+            }
+            if client.came(*listening) {
+                let got = client.recalls(*listening);
+                *listening = client.listen();
+                got.iter().for_each(|one| client.give_up(one, true));
+            }
+            changes[at].retain(|tag| !client.came(*tag));
+        }
+        changes.iter().all(Vec::is_empty)
+    });
 }
 
 #[test]
