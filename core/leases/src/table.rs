@@ -176,6 +176,12 @@ impl LeaseTable {
         LeaseTable { holders, grace_until, grants_from, ..LeaseTable::new(terms) }
     }
 
+    /// Numbers grants and accesses from `start` on. If those of earlier tables were below, what a holder says
+    /// about them frees nothing here.
+    pub fn number_from(&mut self, start: u64) {
+        self.last_number = self.last_number.max(start.saturating_sub(1));
+    }
+
     /// The proxy is surely the home of its objects until then.
     pub fn confirm(&mut self, until: Time) {
         self.confirmed = self.confirmed.max(until);

@@ -172,6 +172,9 @@ impl ProxyLeases {
         };
         // It is the only proxy of its files.
         table.confirm(Time::MAX);
+        if let LeaseRecord::Own(own) = &record {
+            table.number_from(own.first_number());
+        }
         let holder = |RecordEntry { known, key }: &RecordEntry| {
             let (key, term) = (*key, known.term);
             (known.holder, ProxyHolder { key, term, session: Weak::new(), mixes: Vec::new() })

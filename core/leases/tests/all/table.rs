@@ -100,3 +100,32 @@ fn after_a_restart_a_holder_is_waited_for_as_long_as_the_term_that_it_had() {
     table.join(READER, 2, &[], at(160)).unwrap();
     assert!(table.acquire(READER, 2, ObjectId([9, 9]), LeaseKinds::READ, at(160)).is_some());
 }
+
+#[test]
+fn what_a_holder_says_of_accesses_and_grants_before_a_restart_frees_nothing_after_it() {
+    let read = |table: &mut LeaseTable, life, now| {
+        table.join(READER, life, &[], now).unwrap();
+        table.acquire(READER, life, FILE, LeaseKinds::READ, now).unwrap()
+    };
+    let mut table = LeaseTable::new(terms());
+    table.number_from(1 << 44);
+    table.confirm(at(1_000));
+    let old_grant = (1..52).map(|life| read(&mut table, life, at(1))).max().unwrap();
+    let old_access = table.begin(FILE, ObjectAccess::WriteData, None, at(1));
+
+    let mut table = LeaseTable::restarted(terms(), [recorded(READER)], at(100));
+    table.number_from(2 << 44);
+    table.confirm(at(1_000));
+    let grant = read(&mut table, 52, at(106));
+    assert!(grant > old_grant);
+    table.give_back(READER, FILE, LeaseKinds::READ, old_grant);
+    let mut access = table.begin(FILE, ObjectAccess::WriteData, None, at(106));
+    while access < old_access {
+        table.end(access);
+        access = table.begin(FILE, ObjectAccess::WriteData, None, at(106));
+    }
+    table.returned(READER, old_access);
+    assert!(!table.is_ready(access, at(106)), "the lease of now is not returned");
+    table.returned(READER, access);
+    assert!(table.is_ready(access, at(106)));
+}

@@ -8,7 +8,8 @@
 //!
 //! A mount is listed by a hash of its session's number: who reads the file cannot enter the session. It is
 //! listed with the longest term under which it may believe something: a span, which a restarted proxy
-//! counts from its start. A lock on `PATH.lock` keeps a second proxy from using the same file.
+//! counts from its start. Starts are counted, so that no number of a lease or a recall is used by two
+//! of them. A lock on `PATH.lock` keeps a second proxy from using the same file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -46,7 +47,16 @@ pub(super) enum LeaseRecord {
 #[derive(Debug)]
 pub(super) struct HolderRecord {
     path: PathBuf,
+    /// How often a proxy has used it.
+    starts: u32,
     _lock: File,
+}
+
+/// What is in a record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct RecordContent {
+    starts: u32,
+    holders: Vec<RecordEntry>,
 }
 
 /// The file of a proxy that granted leases before. It is not locked meanwhile: a proxy that grants some
@@ -55,6 +65,7 @@ pub(super) struct HolderRecord {
 pub(super) struct FormerRecord {
     path: PathBuf,
     text: String,
+    starts: u32,
 }
 
 /// Why the record cannot be used.
@@ -107,14 +118,21 @@ impl HolderRecord {
     fn open(path: &Path) -> Result<(HolderRecord, Vec<RecordEntry>), RecordError> {
         let system = |source| RecordError::System { path: path.into(), source };
         let lock = lock(path)?;
-        let holders = match read(path)? {
-            Some(text) => holders_of(path, &text)?,
-            None => Vec::new(),
+        let RecordContent { starts, holders } = match read(path)? {
+            Some(text) => content_of(path, &text)?,
+            None => RecordContent::default(),
         };
-        let record = HolderRecord { path: path.into(), _lock: lock };
+        let record =
+            HolderRecord { path: path.into(), starts: starts.wrapping_add(1), _lock: lock };
         // Now is the time to learn that the directory cannot be written.
         record.write(&holders).map_err(system)?;
         Ok((record, holders))
+    }
+
+    /// The first number of this start's grants and accesses: above those of all earlier starts, of a
+    /// million at least.
+    pub(super) fn first_number(&self) -> u64 {
+        u64::from(self.starts) << NUMBER_BITS
     }
 
     /// Puts these holders in place of those that are recorded, durably.
@@ -123,7 +141,7 @@ impl HolderRecord {
         credentials::become_root();
         let new = beside(&self.path, ".new");
         let mut file = options().truncate(true).open(&new)?;
-        file.write_all(text_of(holders).as_bytes())?;
+        file.write_all(text_of(self.starts, holders).as_bytes())?;
         file.sync_all()?;
         fs::rename(&new, &self.path)?;
         let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty());
@@ -135,12 +153,12 @@ impl FormerRecord {
     /// Reads the record. None if nobody is listed, or another proxy uses the file: then they are its own.
     fn read(path: &Path) -> Result<Option<(FormerRecord, Vec<RecordEntry>)>, RecordError> {
         let Some(text) = read(path)? else { return Ok(None) };
-        let holders = holders_of(path, &text)?;
+        let RecordContent { starts, holders } = content_of(path, &text)?;
         if holders.is_empty() {
             return Ok(None);
         }
         match lock(path) {
-            Ok(_) => Ok(Some((FormerRecord { path: path.into(), text }, holders))),
+            Ok(_) => Ok(Some((FormerRecord { path: path.into(), text, starts }, holders))),
             Err(RecordError::InUse(_)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -156,7 +174,7 @@ impl FormerRecord {
         if read(&self.path)?.is_none_or(|text| text != self.text) {
             return Ok(());
         }
-        let record = HolderRecord { path: self.path.clone(), _lock };
+        let record = HolderRecord { path: self.path.clone(), starts: self.starts, _lock };
         record.write(&[]).map_err(|source| RecordError::System { path: self.path.clone(), source })
     }
 }
@@ -187,7 +205,7 @@ fn read(path: &Path) -> Result<Option<String>, RecordError> {
     }
 }
 
-fn holders_of(path: &Path, text: &str) -> Result<Vec<RecordEntry>, RecordError> {
+fn content_of(path: &Path, text: &str) -> Result<RecordContent, RecordError> {
     parse(text).map_err(|line| RecordError::Damaged { path: path.into(), line })
 }
 
@@ -206,13 +224,16 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 /// The most mounts that may hold leases at a time.
 pub(super) const HOLDERS_MAX: usize = 65_536;
 /// Bytes of a record, at most: a line has 64.
-const RECORD_BYTES_MAX: u64 = 64 * (HOLDERS_MAX as u64 + 2);
+const RECORD_BYTES_MAX: u64 = 64 * (HOLDERS_MAX as u64 + 3);
+/// Bits of the numbers of one start: for a year with half a million accesses a second. The bits above
+/// count a million starts before they begin again.
+const NUMBER_BITS: u32 = 44;
 const FIRST_LINE: &str = "sluice leases 2";
-/// Of a record without terms, whose holders are waited for as long as any term is.
+/// Of a record without starts and terms: its holders are waited for as long as any term is.
 const FIRST_LINE_WITHOUT_TERMS: &str = "sluice leases 1";
 
-fn text_of(holders: &[RecordEntry]) -> String {
-    let mut text = format!("{FIRST_LINE}\n");
+fn text_of(starts: u32, holders: &[RecordEntry]) -> String {
+    let mut text = format!("{FIRST_LINE}\nstarts {starts}\n");
     for RecordEntry { known: RecordedHolder { holder, term }, key } in holders {
         let key = u128::from_be_bytes(*key);
         text += &format!("{} {key:032x} {}\n", holder.0, term.get());
@@ -221,20 +242,24 @@ fn text_of(holders: &[RecordEntry]) -> String {
     text + "end\n"
 }
 
-/// The holders of a record's text, or the number of the first line that is wrong.
-fn parse(text: &str) -> Result<Vec<RecordEntry>, usize> {
-    let mut holders = Vec::new();
+/// The content of a record's text, or the number of the first line that is wrong.
+fn parse(text: &str) -> Result<RecordContent, usize> {
+    let mut content = RecordContent::default();
     let mut lines = text.lines().enumerate().map(|(at, line)| (at + 1, line));
     let has_terms = match lines.next() {
         Some((_, FIRST_LINE)) => true,
         Some((_, FIRST_LINE_WITHOUT_TERMS)) => false,
         _ => return Err(1),
     };
+    if has_terms {
+        let starts = lines.next().and_then(|(_, line)| line.strip_prefix("starts ")?.parse().ok());
+        content.starts = starts.ok_or(2usize)?;
+    }
     for (at, line) in lines {
         if line == "end" {
-            return Ok(holders);
+            return Ok(content);
         }
-        holders.push(parse_holder(line, has_terms).ok_or(at)?);
+        content.holders.push(parse_holder(line, has_terms).ok_or(at)?);
     }
     Err(text.lines().count() + 1)
 }
@@ -282,27 +307,41 @@ mod tests {
 
     #[test]
     fn what_is_recorded_is_read_again_and_a_text_that_was_cut_is_refused() {
-        let text = text_of(&holders());
-        assert_eq!(parse(&text), Ok(holders().to_vec()));
-        assert_eq!(parse(text.strip_suffix("end\n").unwrap()), Err(4));
+        let text = text_of(9, &holders());
+        assert_eq!(parse(&text), Ok(RecordContent { starts: 9, holders: holders().to_vec() }));
+        assert_eq!(parse(text.strip_suffix("end\n").unwrap()), Err(5));
         assert_eq!(parse("other\n"), Err(1));
-        assert_eq!(parse(&text.replace("7 ", "seven ")), Err(3));
-        assert_eq!(parse(&text.replace("3600", "3601")), Err(3), "no term is so long");
+        assert_eq!(parse(&text.replace("starts 9", "starts")), Err(2));
+        assert_eq!(parse(&text.replace("7 ", "seven ")), Err(4));
+        assert_eq!(parse(&text.replace("3600", "3601")), Err(4), "no term is so long");
     }
 
     #[test]
     fn holders_of_a_record_without_terms_are_waited_for_as_long_as_any_term_is() {
         let text = format!("sluice leases 1\n1 {:032x}\nend\n", 0);
-        assert_eq!(parse(&text), Ok(vec![entry(1, 0, LeaseTerms::TERM_MAX)]));
-        assert_eq!(parse(&text_of(&holders()).replace("leases 2", "leases 1")), Err(2));
+        let holders = vec![entry(1, 0, LeaseTerms::TERM_MAX)];
+        assert_eq!(parse(&text), Ok(RecordContent { starts: 0, holders }));
     }
 
     #[test]
     fn longest_record_is_read() {
         let longest = entry(u32::MAX, 0xff, LeaseTerms::TERM_MAX);
-        let text = text_of(&vec![longest; HOLDERS_MAX]);
+        let text = text_of(u32::MAX, &vec![longest; HOLDERS_MAX]);
         assert!(text.len() as u64 <= RECORD_BYTES_MAX, "{}", text.len());
-        assert_eq!(parse(&text).unwrap().len(), HOLDERS_MAX);
+        assert_eq!(parse(&text).unwrap().holders.len(), HOLDERS_MAX);
+    }
+
+    #[test]
+    fn no_number_is_used_by_two_starts() {
+        let path = path("leases-numbers");
+        let first = |path: &Path| HolderRecord::open(path).unwrap().0.first_number();
+        assert_eq!([first(&path), first(&path)], [1 << NUMBER_BITS, 2 << NUMBER_BITS]);
+        let (record, _) = HolderRecord::open(&path).unwrap();
+        record.write(&holders()).unwrap();
+        drop(record);
+        FormerRecord::read(&path).unwrap().unwrap().0.clear().unwrap();
+        assert_eq!(first(&path), 4 << NUMBER_BITS, "also after one that grants none");
+        remove(&path);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Holders over restarts of the proxy, and the record of them.
 
-use ninep::dialect::{RENEW_DONE, RENEW_JOIN, RENEW_LEAVE, RENEW_REFUSED};
+use ninep::dialect::{RENEW_DONE, RENEW_JOIN, RENEW_LEAVE, RENEW_REFUSED, ReturnedLease};
 use ninep::{Fid, Request, Tag, open};
 
-use super::{ATTRIBUTES, holder, served, setup, shows};
-use crate::peer::{P9Client, Served, until, write_as_user};
+use super::{ATTRIBUTES, holder, recall, served, setup, shows};
+use crate::peer::{P9Channel, P9Client, Served, until, write_as_user};
 
 #[test]
 fn after_a_restart_a_change_waits_until_all_holders_have_joined_again() {
@@ -55,7 +55,7 @@ fn waiting_change(served: &Served) -> (P9Client, Tag) {
 
 /// Number of mounts on the record.
 fn recorded(served: &Served) -> usize {
-    std::fs::read_to_string(served.dir.join("leases")).unwrap().lines().count() - 2
+    std::fs::read_to_string(served.dir.join("leases")).unwrap().lines().count() - 3
 }
 
 #[test]
@@ -135,6 +135,40 @@ fn a_proxy_without_leases_forgets_those_that_do_not_come_once_their_terms_are_ov
 }
 
 #[test]
+fn what_a_mount_says_of_recalls_and_leases_of_before_a_restart_frees_nothing_after_it() {
+    let mut served = served("earlier");
+    let (mut client, mut listening) = holder(&served);
+    client.create(1, "f");
+    let file = client.find("f").unwrap().attributes.qid.path;
+    let granted = |client: &mut P9Channel| {
+        client.find("f").unwrap();
+        client.head.leases.found
+    };
+    let mut old_grant = granted(&mut client);
+    for _ in 0..50 {
+        old_grant = granted(&mut client);
+    }
+    let (plain, _) = waiting_change(&served);
+    let old = recall(&mut client, &mut listening);
+    drop(plain);
+    served.start_again();
+    client.door = served.tcp();
+    client.reconnect();
+    client.identify(1, crate::peer::USER, "").unwrap();
+    client.join(2);
+    let mut listening = client.listen();
+    assert!(granted(&mut client).number > old_grant.number);
+    client.give_back(ReturnedLease { file, grant: old_grant });
+    let (mut plain, tag) = waiting_change(&served);
+    let new = recall(&mut client, &mut listening);
+    assert!(new.access > old.access);
+    client.give_up(&old, true);
+    assert!(!plain.readable(0));
+    client.give_up(&new, true);
+    assert!(plain.wait(tag).is_ok());
+}
+
+#[test]
 fn one_that_has_left_is_not_waited_for_after_a_restart() {
     let mut served = setup("left", "lease_term = \"1h\"").start();
     let (mut client, _) = holder(&served);
@@ -157,7 +191,7 @@ fn a_holder_is_on_the_record_before_its_first_grant_and_not_by_its_sessions_numb
     let served = served("record");
     let (client, _) = holder(&served);
     let text = std::fs::read_to_string(served.dir.join("leases")).unwrap();
-    assert_eq!(text.lines().count(), 3, "{text}");
+    assert_eq!(text.lines().count(), 4, "{text}");
     assert!(!text.contains(&format!("{:032x}", client.id())), "{text}");
 }
 
