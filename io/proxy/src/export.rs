@@ -8,7 +8,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use api::ProjectsKnown;
 use bounds::Holder;
@@ -62,6 +62,8 @@ pub(crate) struct ExportNode {
     pub(crate) ino: u64,
     /// How many names it had when it was found.
     names: u32,
+    /// Whether names in it that differ in bytes may be one, once that is known.
+    pub(crate) folds_names: OnceLock<bool>,
     /// Holder of its descriptor, from the first fid on.
     charge: Mutex<Option<Charge>>,
 }
@@ -85,7 +87,8 @@ impl ExportNode {
         let mix = if export_dev.is_none_or(|d| d == dev) { 0 } else { mount_mix(fd.as_fd()) };
         let qid = qid_of(&stat, mix);
         let (ino, names) = (stat.stx_ino, stat.stx_nlink);
-        Ok(ExportNode { qid, kind, dev, ino, names, charge: Mutex::default(), fd })
+        let (charge, folds_names) = (Mutex::default(), OnceLock::new());
+        Ok(ExportNode { qid, kind, dev, ino, names, folds_names, charge, fd })
     }
 
     /// Charges the descriptor to a holder, if it has none; returns whether that is new.

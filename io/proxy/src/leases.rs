@@ -13,6 +13,7 @@
 //! Lock order: a connection's session, then the state here. Nothing is sent, and no request is dropped,
 //! while the state is locked.
 
+mod folding;
 mod holders;
 mod parked;
 mod record;
@@ -35,6 +36,7 @@ use crate::export::ExportNode;
 use crate::gate::ProxyClock;
 use crate::sessions::MountSession;
 
+use folding::NameFolding;
 pub(crate) use parked::ParkedRequest;
 pub(crate) use record::{HolderKey, RecordError};
 use record::{LeaseRecord, RecordEntry};
@@ -54,6 +56,7 @@ pub(crate) struct ProxyLeases {
     is_needed: AtomicBool,
     term: Nanos,
     clock: ProxyClock,
+    folding: NameFolding,
 }
 
 struct LeaseState {
@@ -203,6 +206,7 @@ impl ProxyLeases {
             deadline: AtomicU64::new(u64::MAX),
             term: terms.term,
             clock,
+            folding: NameFolding::default(),
         }
     }
 
@@ -217,6 +221,12 @@ impl ProxyLeases {
     }
 
     // ---- grants and accesses ----
+
+    /// Whether names of a directory that differ in bytes may be one to its file system. The calling thread
+    /// acts for the user of the request.
+    pub(crate) fn may_fold_names(&self, dir: &ExportNode) -> bool {
+        self.folding.may_fold(dir)
+    }
 
     /// Grants leases of a file to a holder that asked for them in this life, before the file is read.
     pub(crate) fn acquire(
@@ -360,9 +370,9 @@ impl NeededAccess {
         NeededAccess { object: object_of(node), access, name: Box::default() }
     }
 
-    /// A change of a name in a directory.
-    pub(crate) fn of_name(dir: &ExportNode, name: &[u8]) -> NeededAccess {
-        let access = ObjectAccess::ChangeName(NameId::of(name));
+    /// A change of a name in a directory. Where names fold, all of the directory go one after the other.
+    pub(crate) fn of_name(dir: &ExportNode, name: &[u8], may_fold: bool) -> NeededAccess {
+        let access = ObjectAccess::ChangeName(NameId::of(if may_fold { b"" } else { name }));
         NeededAccess { object: object_of(dir), access, name: name.into() }
     }
 

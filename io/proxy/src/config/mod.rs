@@ -243,8 +243,9 @@ settings! {
         /// What the proxy lets mounts keep of the export, and recalls before another client changes it:
         /// names, attributes and opened files with `read`, nothing with `none`. Use `read` only for a
         /// directory that is changed through this one proxy alone: what programs on the file system
-        /// itself or other proxies change is not recalled. A change of this value needs a restart of the
-        /// proxy. docs/decisions/0025 lists cases that are not covered yet.
+        /// itself or other proxies change is not recalled. Names are not kept where the file system
+        /// folds their case. A change of this value needs a restart of the proxy.
+        /// docs/decisions/0025 lists cases that are not covered yet.
         pub leases: LeasePolicy = LeasePolicy::None, "`none` or `read`";
         /// Name of the `[[target]]` that schedules the export. By default, exports of one file
         /// system share a target that is named after the mount point.

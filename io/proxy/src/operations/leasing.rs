@@ -100,10 +100,18 @@ impl Context<'_> {
         if self.lease_life == 0 || kinds.is_empty() || !self.fid().user.export.leases.grants {
             return LeaseGrant::NONE;
         }
-        let holder = self.mount().and_then(|mount| mount.lease_holder());
-        holder.map_or(LeaseGrant::NONE, |holder| {
-            self.server.leases.acquire(holder, self.lease_life, node, kinds)
-        })
+        let leases = &self.server.leases;
+        let Some(holder) = self.mount().and_then(|mount| mount.lease_holder()) else {
+            return LeaseGrant::NONE;
+        };
+        let kinds = match kinds.contains(LeaseKinds::NAMES) && leases.may_fold_names(node) {
+            true => kinds.without(LeaseKinds::NAMES),
+            false => kinds,
+        };
+        match kinds.is_empty() {
+            true => LeaseGrant::NONE,
+            false => leases.acquire(holder, self.lease_life, node, kinds),
+        }
     }
 
     /// Grants leases of the file that the message names first, with its reply.
@@ -255,7 +263,8 @@ impl NeededAccesses<'_> {
     }
 
     fn add_name(&mut self, dir: &ExportNode, name: &[u8]) {
-        self.add(NeededAccess::of_name(dir, name));
+        let may_fold = self.cx.as_user().is_err() || self.cx.server.leases.may_fold_names(dir);
+        self.add(NeededAccess::of_name(dir, name, may_fold));
     }
 
     /// A name that is removed or replaced, and its file.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod changes;
+mod folding;
 mod grants;
 mod holders;
 mod waits;
