@@ -34,7 +34,7 @@ use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -137,6 +137,8 @@ pub(crate) struct ClientSession {
     epoch: AtomicU64,
     /// Calls may not begin: the session is about to fail over.
     pausing: AtomicBool,
+    /// Channels that look for a proxy.
+    reconnecting: AtomicUsize,
 }
 
 /// A thread's channel.
@@ -222,6 +224,11 @@ impl ClientSession {
         {
             self.interrupt(request);
         }
+    }
+
+    /// Whether its connections are pinged in any case: for locks, or as a channel looks for the proxy.
+    fn is_checked(&self) -> bool {
+        self.shared.locks.any() || self.reconnecting.load(Ordering::SeqCst) > 0
     }
 
     /// Calls on a thread's channel after a delay.

@@ -81,6 +81,13 @@ impl Outage {
         self.dead_since = is_dead.then(|| self.dead_since.unwrap_or(now));
     }
 
+    /// A connection to the proxy is there, over which a message last came at `heard`: its machine is not
+    /// dead, and the proxy was not silent before.
+    pub fn heard(&mut self, heard: Time) {
+        self.dead_since = None;
+        self.silent_since = self.silent_since.map(|since| since.max(heard));
+    }
+
     /// Whether the proxy's machine refused the last connection.
     pub fn is_dead(&self) -> bool {
         self.dead_since.is_some()
@@ -149,17 +156,24 @@ impl SessionLife {
     }
 
     /// A channel that is without a connection could not reach `source`; with `is_dead` its machine
-    /// refuses connections. Ignored unless it is the source that has the session.
-    pub fn failed(&mut self, source: usize, is_dead: bool, now: Time) {
+    /// refuses connections. `heard`: when a message last came over a connection of another channel
+    /// to the source that has the session; none if no channel has one. Ignored unless `source` is
+    /// the one that has the session.
+    pub fn failed(&mut self, source: usize, is_dead: bool, heard: Option<Time>, now: Time) {
         if source == self.source {
             self.outage.failed(is_dead, now);
+            if let Some(heard) = heard {
+                self.outage.heard(heard);
+            }
         }
     }
 
     /// Whether a channel may take the session to `source` now: it is there already, or the one that
-    /// has it has answered no channel for long enough, or none has it yet.
-    pub fn may_enter(&self, source: usize, now: Time) -> bool {
-        source == self.source || self.lives == 0 || self.outage.may_fail_over(now)
+    /// has it has answered no channel for long enough, or none has it yet. With `is_connected` another
+    /// channel has a connection to the one that has it: calls may be executed there, and it stays.
+    pub fn may_enter(&self, source: usize, is_connected: bool, now: Time) -> bool {
+        let may_leave = || !is_connected && self.outage.may_fail_over(now);
+        source == self.source || self.lives == 0 || may_leave()
     }
 
     /// No call was made in the session yet: it may begin at any source.
@@ -368,18 +382,44 @@ mod tests {
         let mut life = SessionLife::new(7);
         life.enter(0, false, |_| LockReclaim::Grace);
         life.restored();
-        life.failed(0, true, at(10));
-        life.failed(1, false, at(11));
+        life.failed(0, true, None, at(10));
+        life.failed(1, false, None, at(11));
         assert!(life.outage().is_dead(), "the other proxy has no part in it");
-        assert!(!life.may_enter(1, at(12)) && life.may_enter(0, at(12)));
+        assert!(!life.may_enter(1, false, at(12)) && life.may_enter(0, false, at(12)));
         // A second channel finds the proxy before the first does.
         life.enter(0, true, |_| unreachable!("the proxy knows the session"));
-        assert!(!life.may_enter(1, at(60)), "calls may run there");
-        life.failed(0, true, at(60));
-        assert!(!life.may_enter(1, at(62)) && life.may_enter(1, at(63)));
+        assert!(!life.may_enter(1, false, at(60)), "calls may run there");
+        life.failed(0, true, None, at(60));
+        assert!(!life.may_enter(1, false, at(62)) && life.may_enter(1, false, at(63)));
         let seen = |outage: &Outage| LockReclaim::after(outage, false, Some(at(59)));
         assert_eq!(life.enter(1, false, seen), Some(LockReclaim::Until(at(72))));
-        assert!(!life.may_enter(0, at(100)), "nothing is known against the one that has it");
+        assert!(!life.may_enter(0, false, at(100)), "nothing is known against the one that has it");
+    }
+
+    #[test]
+    fn a_session_does_not_leave_a_proxy_to_which_another_channel_is_connected() {
+        let mut life = SessionLife::new(7);
+        life.enter(0, false, |_| LockReclaim::Grace);
+        life.restored();
+        life.failed(0, true, Some(at(9)), at(10));
+        assert!(!life.outage().is_dead(), "another channel has a connection");
+        life.failed(0, true, Some(at(59)), at(60));
+        assert!(!life.may_enter(1, true, at(60)) && !life.may_enter(1, false, at(60)));
+        // The connection ends, and the proxy is waited for as if nothing had been before.
+        life.failed(0, true, None, at(61));
+        assert!(!life.may_enter(1, false, at(63)) && life.may_enter(1, false, at(64)));
+        assert!(!life.may_enter(1, true, at(64)), "it was connected again meanwhile");
+    }
+
+    #[test]
+    fn an_idle_connection_to_a_silent_proxy_does_not_put_the_failover_off() {
+        let mut life = SessionLife::new(7);
+        life.enter(0, false, |_| LockReclaim::Grace);
+        life.restored();
+        life.failed(0, false, Some(at(2)), at(10));
+        life.failed(0, false, Some(at(2)), at(20));
+        life.failed(0, false, None, at(25));
+        assert!(!life.may_enter(1, false, at(39)) && life.may_enter(1, false, at(40)));
     }
 
     #[test]

@@ -93,9 +93,8 @@ impl<'h> EventLoop<'h> {
         loop {
             let ticks = self.lines.iter().filter_map(|line| line.channel().state.next_tick());
             let signals = (self.homes.has_waiters() || !self.serving).then_some(SIGNALS_EVERY);
-            // They are pinged for.
-            let locked = self.homes.shared.locks.any().then_some(TICK);
-            let pause = ticks.chain(locked).map(Nanos::to_duration).chain(signals).min();
+            let checked = self.lines.iter().any(|line| line.link.is_checked()).then_some(TICK);
+            let pause = ticks.chain(checked).map(Nanos::to_duration).chain(signals).min();
             let ready = self.wait(pause)?;
             if ready.wake {
                 self.homes.shared.clear_wake(self.on);
@@ -267,7 +266,7 @@ impl LoopConnection<'_> {
         loop {
             let now = clock::now();
             let mut channel = self.channel();
-            let ticked = channel.state.tick(self.link.shared.locks.any(), now);
+            let ticked = channel.state.tick(self.link.is_checked(), now);
             // The pause first: a thread that sees its end sees the life that it was for.
             let pausing = self.link.pausing.load(Ordering::SeqCst);
             let outlived = channel.state.phase() == ChannelPhase::Up

@@ -86,14 +86,23 @@ impl ClientSession {
         }
     }
 
-    /// Tries until there is a connection, or the mount is gone.
+    /// Tries until there is a connection, or the mount is gone. Meanwhile the other channels ping, as the
+    /// session stays where one of them is connected.
     fn reconnect(&self, on: usize) {
+        self.reconnecting.fetch_add(1, Ordering::SeqCst);
+        (0..self.channels.len()).for_each(|other| self.shared.wake_thread(other));
+        self.try_until_connected(on);
+        self.reconnecting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn try_until_connected(&self, on: usize) {
         let mut pause = ReconnectPause::FIRST;
         while !self.shared.over.load(Ordering::SeqCst) {
             let from = lock(&self.life).source();
             let others = (0..self.sources.len()).filter(|at| *at != from);
             for at in std::iter::once(from).chain(others) {
-                if !lock(&self.life).may_enter(at, clock::now()) {
+                let is_connected = self.heard_by_others(on).is_some();
+                if !lock(&self.life).may_enter(at, is_connected, clock::now()) {
                     break;
                 }
                 let attached =
@@ -106,7 +115,8 @@ impl ClientSession {
                     }
                     Err(error) => {
                         tracing::debug!(channel = on, %proxy, %error, "cannot reconnect yet");
-                        lock(&self.life).failed(at, error.is_dead(), clock::now());
+                        let heard = self.heard_by_others(on);
+                        lock(&self.life).failed(at, error.is_dead(), heard, clock::now());
                     }
                 }
             }
@@ -126,7 +136,8 @@ impl ClientSession {
         let began = clock::now();
         let mut life = lock(&self.life);
         // Another channel may have found the proxy, or moved the session, since.
-        if life.source() != from || !life.may_enter(at, began) {
+        let is_connected = self.heard_by_others(on).is_some();
+        if life.source() != from || !life.may_enter(at, is_connected, began) {
             return Err(Broken::Protocol(
                 "another channel has found a proxy for the session".into(),
             )
@@ -179,6 +190,19 @@ impl ClientSession {
             (0..self.channels.len()).for_each(|other| self.shared.wake_thread(other));
         }
         Ok(terms.root)
+    }
+
+    /// When a message last came over a connection of another channel in the present life of the session;
+    /// none if no other channel has one.
+    fn heard_by_others(&self, on: usize) -> Option<Time> {
+        let epoch = self.epoch.load(Ordering::SeqCst);
+        let others = (0..self.channels.len()).filter(|other| *other != on);
+        let heard = others.filter_map(|other| {
+            let channel = self.lock_channel(other);
+            let is_up = channel.state.phase() == ChannelPhase::Up && channel.state.epoch() == epoch;
+            is_up.then(|| channel.state.last_received())
+        });
+        heard.max()
     }
 
     /// When the proxy last had the session for certain.

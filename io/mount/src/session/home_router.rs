@@ -10,7 +10,7 @@
 //! less moves only what is its own. Every proxy serves every file, so a home is where requests
 //! go and nothing that must be right; docs/decisions/0008 has the rest.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -122,6 +122,7 @@ impl HomeRouter {
                 life: Mutex::new(SessionLife::new(id)),
                 epoch: AtomicU64::new(0),
                 pausing: AtomicBool::new(false),
+                reconnecting: AtomicUsize::new(0),
             });
             link.lock_channel(0).state.push_control(SessionControl::Events);
             if let Some(root) = &root {

@@ -280,13 +280,14 @@ impl<C: ChannelCall> ClientChannel<C> {
         any
     }
 
-    /// Sends a ping if one is due: after some silence while an answer is owed, and in any case while
-    /// there are locks, to know since when they may be lost.
+    /// Sends a ping if one is due: after some silence while an answer is owed, and in any case if
+    /// `is_checked`: while there are locks, to know since when they may be lost, and while another
+    /// channel looks for the proxy, to know whether this one has it.
     ///
     /// # Errors
     /// If the last one was not answered in time.
-    pub fn tick(&mut self, has_locks: bool, now: Time) -> Result<(), ChannelError> {
-        if self.phase != ChannelPhase::Up || !(self.is_owed() || has_locks) {
+    pub fn tick(&mut self, is_checked: bool, now: Time) -> Result<(), ChannelError> {
+        if self.phase != ChannelPhase::Up || !(self.is_owed() || is_checked) {
             return Ok(());
         }
         let silent = now.since(self.last_received);
@@ -297,7 +298,7 @@ impl<C: ChannelCall> ClientChannel<C> {
             },
             last => {
                 let renewed = last.map_or(self.renewed, |at| at.max(self.renewed));
-                if silent >= PING_AFTER || has_locks && now.since(renewed) >= PING_AFTER {
+                if silent >= PING_AFTER || is_checked && now.since(renewed) >= PING_AFTER {
                     self.pinged = Some(now);
                     self.control.push_back(ChannelControl::Ping(now));
                 }
@@ -331,6 +332,11 @@ impl<C: ChannelCall> ClientChannel<C> {
             ChannelPhase::Disconnected(since) => Some(now.since(since)),
             ChannelPhase::Up | ChannelPhase::Over => None,
         }
+    }
+
+    /// When a message last came.
+    pub fn last_received(&self) -> Time {
+        self.last_received
     }
 
     /// When the proxy last had the session for certain.
