@@ -527,7 +527,10 @@ impl FileSystem for MountFs {
     }
 }
 
-/// What is left until then.
+/// What is left until then, for the kernel, which counts from when it comes to the reply, and in ticks.
 pub(crate) fn rest(until: Time) -> Duration {
-    until.since(clock::with_suspend()).to_duration()
+    until.since(clock::with_suspend()).to_duration().saturating_sub(KERNEL_LATE)
 }
+
+/// How much later than the mount the kernel finds a time to be over.
+const KERNEL_LATE: Duration = Duration::from_millis(50);

@@ -190,9 +190,9 @@ impl MountLeases {
         }
         if let [from, to] = &names[..] {
             let (old, new) = ((from.directory, &from.name), (to.directory, &to.name));
-            if !state.cache.move_belief(old, new, now) {
-                let DirectoryName { directory: path, handle: directory, name } = to.clone();
-                state.dropped.names.push(BelievedName { path, directory, name, until: now });
+            if let Some(used) = state.cache.move_belief(old, new, now) {
+                let named = BelievedName::new(to.directory, to.handle.clone(), &used);
+                state.dropped.names.push(named);
             }
         }
         for name in &names {

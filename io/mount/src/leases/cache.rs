@@ -11,16 +11,16 @@
 //! Invariants: something is kept only while its lease is held; nothing is kept of what a call of this
 //! mount is changing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leases::{HeldLeases, LeaseKinds, LeaseRequestId, LeaseTerms, ObjectId};
 use model::Time;
-use ninep::Attributes;
 use ninep::dialect::LeaseGrant;
+use ninep::{Attributes, QTDIR};
 use rustc_hash::FxHashMap;
 
-use super::names::{KeptName, LeasedNames};
+use super::names::{KERNEL_NAME_MAX, KeptName, LeasedNames, NameFound, NamesSize, UsedName};
 use crate::files::OpenFile;
 use crate::session::SessionIdentity;
 
@@ -34,8 +34,7 @@ pub(crate) struct LeaseCache {
     changing_names: FxHashMap<(u64, Arc<[u8]>), u32>,
     /// The directories of these names.
     changing_directories: FxHashMap<u64, u32>,
-    names: usize,
-    listing_bytes: usize,
+    names: NamesSize,
     /// The paths of files that are open for nobody, in the order in which they were closed.
     parked: BTreeMap<u64, u64>,
     last_parked: u64,
@@ -108,6 +107,8 @@ pub(crate) struct BelievedName {
     pub(crate) name: Arc<[u8]>,
     /// It asks again from then on.
     pub(crate) until: Time,
+    /// Of a directory: when the kernel may have asked last whether it still is.
+    pub(crate) revalidated: Option<Time>,
 }
 
 impl LeaseCache {
@@ -119,8 +120,7 @@ impl LeaseCache {
             changing_names: FxHashMap::default(),
             changing_directories: FxHashMap::default(),
             page_drops: FxHashMap::default(),
-            names: 0,
-            listing_bytes: 0,
+            names: NamesSize::default(),
             parked: BTreeMap::new(),
             last_parked: 0,
             spans: 0,
@@ -142,13 +142,29 @@ impl LeaseCache {
     }
 
     /// Until when the kernel may use a name that is kept; `None` if it has to ask each time. From now on a
-    /// recall of the name ends with a notice.
-    pub(crate) fn believe_name(&mut self, directory: u64, name: &[u8], now: Time) -> Option<Time> {
+    /// recall of the name ends with a notice. With `by_revalidation` the kernel may have asked, without a lock, whether
+    /// the name still is what it was.
+    pub(crate) fn believe_name(
+        &mut self,
+        directory: u64,
+        name: &[u8],
+        by_revalidation: bool,
+        now: Time,
+    ) -> Option<Time> {
         if self.is_over_full() {
             return None;
         }
         let end = now + self.held.believes(object(directory), LeaseKinds::NAMES, now)?;
-        self.files.get_mut(&directory)?.names.believe(name, end, now)
+        let is_directory = match self.files.get(&directory)?.names.leads_to(name)? {
+            KeptName::Absent => false,
+            // What is not known may be one.
+            KeptName::File(file, _) => {
+                let kept = self.files.get(file).and_then(|file| file.attributes);
+                kept.is_none_or(|kept| kept.attributes.qid.kind & QTDIR != 0)
+            }
+        };
+        let found = NameFound { is_directory, by_revalidation };
+        self.files.get_mut(&directory)?.names.believe(name, found, end, now)
     }
 
     /// The entries of a directory after an offset, and when they were asked for.
@@ -204,7 +220,7 @@ impl LeaseCache {
     }
 
     /// Keeps what a name leads to, if NAMES is among these kinds of this reply and no call of this
-    /// mount changes the name; `own` counts the call itself.
+    /// mount changes the name; `own` counts the call itself. Returns whether it does.
     pub(crate) fn keep_name(
         &mut self,
         directory: u64,
@@ -212,16 +228,18 @@ impl LeaseCache {
         name: &[u8],
         leads_to: KeptName,
         own: u32,
-    ) {
-        if !fresh.contains(LeaseKinds::NAMES) || self.names >= NAMES_MAX {
-            return;
+    ) -> bool {
+        let is_full = self.names.kept >= NAMES_MAX || self.names.all >= NAMES_MAX * 2;
+        if !fresh.contains(LeaseKinds::NAMES) || is_full {
+            return false;
         }
         let name: Arc<[u8]> = name.into();
         let changing = self.changing_names.get(&(directory, name.clone()));
         if changing.copied().unwrap_or(0) > own {
-            return;
+            return false;
         }
         self.use_names(directory, |names| names.keep(name, leads_to));
+        self.files.contains_key(&directory)
     }
 
     /// Keeps the entries of a directory after an offset, under the same conditions.
@@ -233,7 +251,7 @@ impl LeaseCache {
         data: &[u8],
         requested_at: u64,
     ) {
-        let is_full = self.listing_bytes + data.len() > LISTING_BYTES_MAX;
+        let is_full = self.names.listing + data.len() > LISTING_BYTES_MAX;
         let changes = self.changing_directories.contains_key(&directory);
         if fresh.contains(LeaseKinds::NAMES) && !is_full && !changes {
             self.use_names(directory, |names| names.keep_listing(offset, data, requested_at));
@@ -333,10 +351,12 @@ impl LeaseCache {
 
     /// The kernel was made to ask for these names.
     pub(crate) fn end_names(&mut self, names: &[BelievedName], now: Time) {
+        let mut directories = BTreeSet::new();
         for BelievedName { path, name, until, .. } in names {
             self.use_names(*path, |names| names.ended(name, *until, now));
-            self.drop_if_unheld(*path, now);
+            directories.insert(*path);
         }
+        directories.into_iter().for_each(|path| self.drop_if_unheld(path, now));
     }
 
     /// A recall that comes while the pages of an earlier one are being dropped has them dropped as well: it
@@ -403,21 +423,19 @@ impl LeaseCache {
         Dropped { names, ..Dropped::default() }
     }
 
-    /// The kernel is about to move what it believes of one name to another. Returns whether a recall of the
-    /// new one would end that.
-    pub(crate) fn move_belief(
+    /// The kernel is about to move what it believes of one name to another. Returns what it believes then if no
+    /// recall of the new one would end that.
+    pub(super) fn move_belief(
         &mut self,
         from: (u64, &Arc<[u8]>),
         to: (u64, &Arc<[u8]>),
         now: Time,
-    ) -> bool {
-        let until = self.files.get(&from.0).map_or(Time::ZERO, |of| of.names.kernel_until(from.1));
-        if until <= now {
-            return true;
-        }
+    ) -> Option<UsedName> {
+        let moved = self.files.get(&from.0)?.names.believed(from.1, now).pop()?;
+        self.use_names(to.0, |names| names.believed_since_move(to.1, &moved));
         let is_held = self.held.held(object(to.0)).contains(LeaseKinds::NAMES);
-        self.use_names(to.0, |names| names.believed_since_move(to.1, until));
-        is_held
+        let there = self.files.get(&to.0).and_then(|file| file.names.believed(to.1, now).pop());
+        (!is_held).then(|| there.unwrap_or(UsedName { name: to.1.clone(), ..moved }))
     }
 
     /// READ of a file is not used any more: a file is open here for writing.
@@ -438,8 +456,13 @@ impl LeaseCache {
         let mut dropped = Dropped::default();
         let directories: Vec<u64> = self.files.keys().copied().collect();
         for path in directories {
-            dropped.names.extend(self.believed_names(path, b"", now));
+            // The clock of the kernel's times stands still while the machine is suspended.
+            let mut names = self.believed_names(path, b"", Time::ZERO);
+            names.iter_mut().for_each(|named| named.until = named.until.max(now + KERNEL_NAME_MAX));
+            dropped.names.append(&mut names);
         }
+        let page_drops = std::mem::take(&mut self.page_drops);
+        dropped.pages.extend(page_drops.into_values().flat_map(|under_way| under_way.handles));
         for (object, kinds) in self.held.lapse() {
             let Some(file) = self.files.get(&object.0[0]) else { continue };
             if kinds.contains(LeaseKinds::READ) {
@@ -451,14 +474,15 @@ impl LeaseCache {
             dropped.parked.extend(file.parked.into_iter().map(|parked| parked.file));
         }
         self.parked.clear();
-        (self.names, self.listing_bytes) = (0, 0);
+        self.names = NamesSize::default();
         dropped
     }
 
     /// Whether there are more leases or names than are to be kept.
     pub(crate) fn is_over_full(&self) -> bool {
-        let names = self.names >= NAMES_MAX || self.listing_bytes >= LISTING_BYTES_MAX / 2;
-        self.held.len() > LEASES_MAX || names
+        let NamesSize { kept, listing, .. } = self.names;
+        let names = kept >= NAMES_MAX || listing >= LISTING_BYTES_MAX / 2;
+        !self.held.is_empty() && (self.held.len() > LEASES_MAX || names)
     }
 
     /// Ends the leases that were not used for longest, some at a time: each with the kinds and the
@@ -473,6 +497,9 @@ impl LeaseCache {
             dropped.names.extend(self.believed_names(path, b"", now));
             if let Some(file) = self.files.get(&path) {
                 dropped.attributes.extend(file.handles.iter().cloned());
+                if kinds.contains(LeaseKinds::READ) {
+                    dropped.pages.extend(file.handles.iter().cloned());
+                }
             }
             leases.push((path, LeaseGrant { kinds: kinds.bits(), number }));
         }
@@ -527,24 +554,28 @@ impl LeaseCache {
         let before = file.names.size();
         use_names(&mut file.names);
         let after = file.names.size();
-        self.names = self.names + after.0 - before.0;
-        self.listing_bytes = self.listing_bytes + after.1 - before.1;
+        let all = &mut self.names;
+        all.kept = all.kept + after.kept - before.kept;
+        all.all = all.all + after.all - before.all;
+        all.listing = all.listing + after.listing - before.listing;
     }
 
     /// The names of a directory that the kernel may use: this one, or with an empty name all of them.
     fn believed_names(&self, path: u64, name: &[u8], now: Time) -> Vec<BelievedName> {
         let Some(file) = self.files.get(&path) else { return Vec::new() };
         let believed = file.names.believed(name, now).into_iter();
-        let of_handle = |name: &Arc<[u8]>, until| {
-            let named = move |directory: &Arc<[u8]>| BelievedName {
-                path,
-                directory: directory.clone(),
-                name: name.clone(),
-                until,
-            };
+        let of_handle = |used: UsedName| {
+            let named = |directory: &Arc<[u8]>| BelievedName::new(path, directory.clone(), &used);
             file.handles.iter().map(named).collect::<Vec<_>>()
         };
-        believed.flat_map(|(name, until)| of_handle(&name, until)).collect()
+        believed.flat_map(of_handle).collect()
+    }
+}
+
+impl BelievedName {
+    pub(super) fn new(path: u64, directory: Arc<[u8]>, used: &UsedName) -> BelievedName {
+        let UsedName { name, until, directory: revalidated } = used.clone();
+        BelievedName { path, directory, name, until, revalidated }
     }
 }
 

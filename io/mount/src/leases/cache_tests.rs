@@ -111,7 +111,7 @@ fn one_recalled_name_leaves_the_others() {
     assert_eq!(cache.name(DIRECTORY.path, b"a", at(1)), Some(file));
     cache.recalled(DIRECTORY.path, NAMES, b"", at(1));
     assert_eq!(cache.name(DIRECTORY.path, b"b", at(1)), None);
-    assert_eq!(cache.names, 0);
+    assert_eq!(cache.names.kept, 0);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn listing_ends_with_any_of_its_names() {
     let fresh = cache.granted(request, DIRECTORY, grant(NAMES));
     cache.keep_listing(DIRECTORY.path, fresh, 0, b"entries", 6);
     assert!(cache.listing(DIRECTORY.path, 0, at(1)).is_none(), "a name of it is changing");
-    assert_eq!(cache.listing_bytes, 0);
+    assert_eq!(cache.names.listing, 0);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn lapse_forgets_everything() {
     cache.held.renewed(2, at(1));
     assert_eq!(size(&mut cache, 2), None);
     assert_eq!(cache.name(DIRECTORY.path, b"a", at(2)), None);
-    assert_eq!((cache.names, cache.files.len()), (0, 0));
+    assert_eq!((cache.names.kept, cache.files.len()), (0, 0));
 }
 
 #[test]
@@ -289,12 +289,12 @@ fn recall_of_a_name_ends_what_the_kernel_believes_of_it_alone() {
     for name in [b"a", b"b", b"c"] {
         keep_name(&mut cache, name, KeptName::Absent);
     }
-    assert_eq!(cache.believe_name(DIRECTORY.path, b"a", at(0)), Some(at(5)));
-    assert_eq!(cache.believe_name(DIRECTORY.path, b"b", at(0)), Some(at(5)));
+    assert_eq!(cache.believe_name(DIRECTORY.path, b"a", false, at(0)), Some(at(5)));
+    assert_eq!(cache.believe_name(DIRECTORY.path, b"b", false, at(0)), Some(at(5)));
     assert!(cache.recalled(DIRECTORY.path, NAMES, b"c", at(1)).names.is_empty());
     let dropped = cache.recalled(DIRECTORY.path, NAMES, b"a", at(1));
     assert_eq!(believed(&dropped), [b"a"]);
-    assert_eq!(cache.believe_name(DIRECTORY.path, b"a", at(1)), None, "it is not kept");
+    assert_eq!(cache.believe_name(DIRECTORY.path, b"a", false, at(1)), None, "it is not kept");
     let again = cache.recalled(DIRECTORY.path, NAMES, b"a", at(1));
     assert_eq!(again.names, dropped.names, "the first notice is under way");
     cache.end_names(&dropped.names, at(1));
@@ -306,14 +306,14 @@ fn recall_of_a_name_ends_what_the_kernel_believes_of_it_alone() {
 fn names_that_the_kernel_believes_are_counted_after_the_lease_is_gone() {
     let mut cache = joined();
     keep_name(&mut cache, b"a", KeptName::Absent);
-    cache.believe_name(DIRECTORY.path, b"a", at(0));
+    cache.believe_name(DIRECTORY.path, b"a", false, at(0));
     let dropped = cache.recalled(DIRECTORY.path, NAMES, b"", at(1));
     let again = cache.recalled(DIRECTORY.path, NAMES, b"", at(1));
     assert_eq!((believed(&dropped), believed(&again)), (vec![&b"a"[..]], vec![&b"a"[..]]));
     cache.end_names(&dropped.names, at(1));
-    assert!(cache.files.is_empty() && cache.names == 0);
+    assert!(cache.files.is_empty() && cache.names == NamesSize::default());
     keep_name(&mut cache, b"a", KeptName::Absent);
-    cache.believe_name(DIRECTORY.path, b"a", at(2));
+    cache.believe_name(DIRECTORY.path, b"a", false, at(2));
     assert_eq!(believed(&cache.lapse(at(3))), [b"a"]);
 }
 
@@ -323,7 +323,7 @@ fn change_that_failed_leaves_the_kernel_in_doubt_and_one_that_did_not_does_not()
     let name: Arc<[u8]> = b"a"[..].into();
     for is_done in [true, false] {
         keep_name(&mut cache, &name, KeptName::Absent);
-        cache.believe_name(DIRECTORY.path, &name, at(1));
+        cache.believe_name(DIRECTORY.path, &name, false, at(1));
         cache.begin_name_change(DIRECTORY.path, &name, at(1));
         let dropped = cache.end_name_change(DIRECTORY.path, &name, is_done, at(1));
         assert_eq!(dropped.names.is_empty(), is_done);
@@ -335,12 +335,13 @@ fn moved_belief_is_ended_by_a_recall_of_the_new_name_where_that_is_held() {
     let mut cache = joined();
     let [old, new] = [b"old", b"new"].map(|name| Arc::<[u8]>::from(&name[..]));
     let (from, to) = ((DIRECTORY.path, &old), (DIRECTORY.path, &new));
-    assert!(cache.move_belief(from, to, at(1)), "it believes nothing of it");
+    assert!(cache.move_belief(from, to, at(1)).is_none(), "it believes nothing of it");
     keep_name(&mut cache, &old, KeptName::File(2, b"file"[..].into()));
-    cache.believe_name(DIRECTORY.path, &old, at(1));
-    assert!(cache.move_belief(from, to, at(1)));
+    cache.believe_name(DIRECTORY.path, &old, false, at(1));
+    assert!(cache.move_belief(from, to, at(1)).is_none());
     assert_eq!(believed(&cache.recalled(DIRECTORY.path, NAMES, &new, at(1))), [&*new]);
-    assert!(!cache.move_belief(from, (99, &new), at(1)), "no lease of that directory");
+    let there = cache.move_belief(from, (99, &new), at(1)).unwrap();
+    assert_eq!(*there.name, *new, "no lease of that directory");
 }
 
 #[test]
@@ -352,5 +353,45 @@ fn names_that_two_nodes_change_are_not_believed() {
     cache.recalled(DIRECTORY.path, NAMES, b"other", at(1));
     cache.end_name_change(DIRECTORY.path, &own, true, at(1));
     assert_eq!(cache.name(DIRECTORY.path, b"a", at(2)), Some(KeptName::Absent));
-    assert_eq!(cache.believe_name(DIRECTORY.path, b"a", at(2)), None);
+    assert_eq!(cache.believe_name(DIRECTORY.path, b"a", false, at(2)), None);
+}
+
+#[test]
+fn late_reply_is_not_believed_for_what_another_one_kept() {
+    let mut cache = joined();
+    let late = cache.held.begin_request();
+    cache.recalled(DIRECTORY.path, NAMES, b"x", at(1));
+    let made = KeptName::File(FILE.path, FILE.handle.into());
+    keep_name(&mut cache, b"x", made.clone());
+    let fresh = cache.granted(late, DIRECTORY, grant(NAMES));
+    assert!(!cache.keep_name(DIRECTORY.path, fresh, b"x", KeptName::Absent, 0));
+    assert_eq!(cache.name(DIRECTORY.path, b"x", at(1)), Some(made));
+}
+
+#[test]
+fn names_of_directories_are_given_as_such_and_all_others_are_not() {
+    let mut cache = joined();
+    keep(&mut cache, 7);
+    keep_name(&mut cache, b"file", KeptName::File(FILE.path, FILE.handle.into()));
+    keep_name(&mut cache, b"other", KeptName::File(99, b"other"[..].into()));
+    keep_name(&mut cache, b"absent", KeptName::Absent);
+    for (name, by_revalidation) in [(&b"file"[..], true), (b"other", true), (b"absent", true)] {
+        cache.believe_name(DIRECTORY.path, name, by_revalidation, at(2)).unwrap();
+    }
+    let mut dropped = cache.recalled(DIRECTORY.path, NAMES, b"", at(2)).names;
+    dropped.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    let revalidated: Vec<_> = dropped.iter().map(|named| named.revalidated).collect();
+    assert_eq!(revalidated, [None, None, Some(at(2))], "what is not known may be one");
+}
+
+#[test]
+fn lapse_ends_what_the_kernel_may_use_though_its_clock_stood_still_and_pages_under_way() {
+    let mut cache = joined();
+    keep_name(&mut cache, b"a", KeptName::Absent);
+    cache.believe_name(DIRECTORY.path, b"a", false, at(0));
+    keep(&mut cache, 7);
+    cache.recalled(FILE.path, READ, b"", at(1));
+    let dropped = cache.lapse(at(90));
+    assert_eq!((believed(&dropped), dropped.names[0].until), (vec![&b"a"[..]], at(95)));
+    assert_eq!(dropped.pages, [FILE.handle.into()]);
 }

@@ -16,11 +16,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fuse::{InodeId, Notifier};
 use leases::LeaseTerms;
 use model::{Nanos, Time};
 use ninep::dialect::{HandleList, LeaseGrant, RENEW_JOIN, RENEW_TERM, ReturnedLease};
 
-use super::cache::Dropped;
+use super::cache::{BelievedName, Dropped};
 use super::ending::{EndingBelief, EndingCause, EndingStep};
 use super::{LeasePhase, LeaseState, MountLeases, MountRecall};
 use crate::filesystem::{MountFs, MountFsState};
@@ -114,39 +115,39 @@ impl MountFs {
     /// The same; `pages_of` is the path of a file whose pages are dropped for a recall.
     fn end_belief_of(&self, dropped: Dropped, cause: EndingCause, pages_of: Option<u64>) {
         let Dropped { attributes, pages, names, parked } = dropped;
+        if matches!(cause, EndingCause::Doubt) && !(names.is_empty() || pages.is_empty()) {
+            // Names may wait for a lock; with pages that would not be over with their time.
+            self.end_belief(Dropped { names, ..Dropped::default() }, EndingCause::Doubt);
+            let rest = Dropped { attributes, pages, parked, ..Dropped::default() };
+            return self.end_belief_of(rest, cause, pages_of);
+        }
+        for file in parked {
+            self.close_parked(&file);
+        }
+        let known = |handle: &Arc<[u8]>| self.nodes.inode_of(handle);
+        let unmade = |inode: &InodeId| self.invalidate_attributes(*inode).is_err();
+        let unmade: Vec<_> = attributes.iter().filter_map(known).filter(unmade).collect();
+        let pages: Vec<_> = pages.iter().filter_map(known).collect();
         let now = clock::with_suspend();
         let (id, term) = {
             let mut state = self.shared().leases.lock();
             // The kernel believes attributes no longer than the term, of which there may be none any more.
             let term = now + state.cache.held.rest(now).unwrap_or(LeaseTerms::default().term);
-            let over_at = names.iter().map(|name| name.until).max();
-            let over_at = if pages.is_empty() { over_at.or(Some(term)) } else { None };
+            let names = names.iter().map(|name| name.until);
+            let over_at = names.chain((!unmade.is_empty()).then_some(term)).max();
+            let over_at = if pages.is_empty() { over_at } else { None };
             (state.endings.begin(cause, over_at, now, progress_interval()), term)
         };
-        for file in parked {
-            self.close_parked(&file);
-        }
-        let Some(notifier) = self.notifier.get().cloned() else { return self.finish(id) };
-        let known = |handle: &Arc<[u8]>| self.nodes.inode_of(handle);
-        let unmade = |inode: &fuse::InodeId| self.invalidate_attributes(*inode).is_err();
-        let unmade: Vec<_> = attributes.iter().filter_map(known).filter(unmade).collect();
-        let pages: Vec<_> = pages.iter().filter_map(known).collect();
-        if unmade.is_empty() && pages.is_empty() && names.is_empty() {
-            pages_of
-                .into_iter()
-                .for_each(|path| self.shared().leases.lock().cache.end_page_drop(path));
-            return self.finish(id);
-        }
+        let notifier = self.notifier.get().cloned();
+        let is_done = unmade.is_empty() && pages.is_empty() && names.is_empty();
+        let Some(notifier) = notifier.filter(|_| !is_done) else {
+            return self.forgotten(id, &names, pages_of);
+        };
         let queue = if names.is_empty() { &self.notices } else { &self.name_notices };
         let export = self.downgrade();
         queue.run(move || {
             let Some(export) = export.upgrade().map(MountFs::new_from) else { return };
-            for name in &names {
-                if let Some(directory) = export.nodes.inode_of(&name.directory) {
-                    // What it does not know it does not believe.
-                    let _ = notifier.inval_entry(directory, &name.name);
-                }
-            }
+            export.end_names(&notifier, &names);
             for inode in unmade {
                 export.invalidate_once_made(inode, term);
             }
@@ -155,18 +156,45 @@ impl MountFs {
                     tracing::debug!(inode = inode.0, %error, "cannot drop cached pages");
                 }
             }
-            {
-                let mut state = export.shared().leases.lock();
-                state.cache.end_names(&names, clock::with_suspend());
-                pages_of.into_iter().for_each(|path| state.cache.end_page_drop(path));
-            }
-            export.finish(id);
+            export.forgotten(id, &names, pages_of);
         });
+    }
+
+    /// The kernel has forgotten it all.
+    fn forgotten(&self, id: u64, names: &[BelievedName], pages_of: Option<u64>) {
+        {
+            let mut state = self.shared().leases.lock();
+            state.cache.end_names(names, clock::with_suspend());
+            pages_of.into_iter().for_each(|path| state.cache.end_page_drop(path));
+        }
+        self.finish(id);
+    }
+
+    /// Makes the kernel ask for names. A directory is not taken out: what is mounted below would be unmounted, and
+    /// who works in it would not find where that is. But the answer to a revalidation, which holds no lock, may count
+    /// after the notice: then there is another one.
+    fn end_names(&self, notifier: &Notifier, names: &[BelievedName]) {
+        let (directories, others): (Vec<_>, Vec<_>) =
+            names.iter().partition(|named| named.revalidated.is_some());
+        let inode = |named: &BelievedName| self.nodes.inode_of(&named.directory);
+        // What the kernel does not know it does not believe.
+        for named in others {
+            let _ = inode(named).map(|inode| notifier.inval_entry(inode, &named.name));
+        }
+        for named in directories {
+            let _ = inode(named).map(|inode| notifier.expire_entry(inode, &named.name));
+            let settled = named.revalidated.unwrap_or(Time::ZERO) + REVALIDATED;
+            let rest = settled.since(clock::with_suspend());
+            if rest > Nanos::ZERO {
+                std::thread::sleep(rest.to_duration());
+                let _ = inode(named).map(|inode| notifier.expire_entry(inode, &named.name));
+            }
+        }
     }
 
     /// Invalidates the attributes of an inode that the kernel has received, and did not know just now: it is making
     /// it, or has just dropped it.
-    fn invalidate_once_made(&self, inode: fuse::InodeId, until: Time) {
+    fn invalidate_once_made(&self, inode: InodeId, until: Time) {
         let is_counted = || self.nodes.get(inode).is_ok() && clock::with_suspend() < until;
         while self.invalidate_attributes(inode).is_err() && is_counted() {
             std::thread::sleep(Duration::from_millis(1));
@@ -300,6 +328,8 @@ fn progress_interval() -> Nanos {
     Nanos::new(LeaseTerms::default().recall_limit.get() / 3)
 }
 
+/// How long the answer to a revalidation takes at most until it counts.
+const REVALIDATED: Nanos = Nanos::from_secs(1);
 /// After how long an answer to a renewal is not waited for any more.
 const ASK_AGAIN: Nanos = Nanos::from_secs(3);
 /// Pause while there is no connection.

@@ -151,6 +151,7 @@ fn create_now(
             made => or_error!(made, reply),
         };
         let opened = opened(export, newfid, node.clone(), payer, flags, told.qid.version);
+        export.directory_changed(&directory);
         // It may have been there, known to this mount by another name.
         let payer = payer.clone();
         if flags & bits::TRUNC != 0 {
@@ -341,6 +342,7 @@ pub(crate) fn release(export: &MountFs, release: Release, reply: Reply<()>) {
     let file = export.files().close(release.handle);
     reply.ok(&());
     let Some(file) = file else { return };
+    export.drop_pages_of_writer(&file);
     locks::release(export, file, release.unlock_flock, |export, file, giving| {
         if giving.is_none() && file.read_span() != 0 {
             let closed = export.park(file);

@@ -63,18 +63,34 @@ impl ListedFile {
 }
 
 impl LeasedName {
-    fn find(cache: &mut LeaseCache, directory: u64, name: &[u8], now: Time) -> Option<LeasedName> {
+    fn find(
+        cache: &mut LeaseCache,
+        directory: u64,
+        name: &[u8],
+        was_known: bool,
+        now: Time,
+    ) -> Option<LeasedName> {
         let (file, handle) = match cache.name(directory, name, now)? {
             KeptName::Absent => {
-                return Some(LeasedName::Absent(cache.believe_name(directory, name, now)));
+                let until = cache.believe_name(directory, name, was_known, now);
+                return Some(LeasedName::Absent(until));
             }
             KeptName::File(file, handle) => (file, handle),
         };
         let (kept, until) = cache.attributes(file, now)?;
         let KeptAttributes { attributes, requested_at } = kept;
-        let named_until = cache.believe_name(directory, name, now);
+        let named_until = cache.believe_name(directory, name, was_known, now);
         Some(LeasedName::File(NamedFile { handle, attributes, requested_at, until, named_until }))
     }
+}
+
+/// What a reply about a name is of.
+#[derive(Clone, Copy)]
+struct NameReply {
+    /// Own calls that change the name: 1 for the reply to such a call.
+    own: u32,
+    /// The kernel may have had the name before.
+    was_known: bool,
 }
 
 /// Until when the kernel may believe what a reply says.
@@ -113,11 +129,16 @@ impl MountFs {
         Some(KnownSize { leased: Some(until), ..known })
     }
 
-    /// What a name leads to, if no message is needed; the kernel is to receive it.
-    pub(super) fn leased_name(&self, directory: &MountNode, name: &[u8]) -> Option<LeasedName> {
+    /// What a name leads to, if no message is needed; the kernel is to receive it, and may have had the name.
+    pub(super) fn leased_name(
+        &self,
+        directory: &MountNode,
+        name: &[u8],
+        was_known: bool,
+    ) -> Option<LeasedName> {
         let path = directory.path()?;
         self.shared().leases.with(|cache, stats, now| {
-            let found = LeasedName::find(cache, path, name, now)?;
+            let found = LeasedName::find(cache, path, name, was_known, now)?;
             stats.lookups += 1;
             Some(found)
         })
@@ -136,7 +157,7 @@ impl MountFs {
                 cache.attributes(file.path, now)?;
             let named_until = match cache.name(path, name, now) {
                 Some(KeptName::File(_, known)) if *known == *file.handle => {
-                    cache.believe_name(path, name, now)
+                    cache.believe_name(path, name, false, now)
                 }
                 _ => None,
             };
@@ -159,15 +180,26 @@ impl MountFs {
         })
     }
 
-    /// Keeps what a look-up or a call that made a name says; `own` is 1 for the latter, whose own
-    /// change does not count. Returns until when the kernel may believe it.
-    pub(super) fn keep_name(
+    /// Keeps what a look-up says; the kernel may have had the name. Returns until when it may believe it.
+    pub(super) fn keep_found(
         &self,
         lease: &Option<Arc<LeaseRequest>>,
         directory: &MountNode,
         name: &[u8],
         fetched: &FetchedAttributes,
-        own: u32,
+        was_known: bool,
+    ) -> BelievedUntil {
+        self.keep_name(lease, directory, name, fetched, NameReply { own: 0, was_known })
+    }
+
+    /// Keeps what a look-up or a call that made a name says. Returns until when the kernel may believe it.
+    fn keep_name(
+        &self,
+        lease: &Option<Arc<LeaseRequest>>,
+        directory: &MountNode,
+        name: &[u8],
+        fetched: &FetchedAttributes,
+        by: NameReply,
     ) -> BelievedUntil {
         let Some(lease) = lease else { return BelievedUntil::default() };
         let (file, of) = (key(&fetched.node.handle, &fetched.attributes), directory.path());
@@ -175,13 +207,13 @@ impl MountFs {
         lease.keep(|cache, id, grants, now| {
             let fresh = cache.granted(id, file, grants.found);
             let attributes = cache.keep_attributes(file, fresh, kept, now);
-            if let Some(path) = of {
+            let name = of.and_then(|path| {
                 let directory = FileKey { path, handle: &directory.handle };
                 let fresh = cache.granted(id, directory, grants.named);
                 let leads_to = KeptName::File(file.path, fetched.node.handle.clone());
-                cache.keep_name(path, fresh, name, leads_to, own);
-            }
-            let name = of.and_then(|path| cache.believe_name(path, name, now));
+                let is_kept = cache.keep_name(path, fresh, name, leads_to, by.own);
+                is_kept.then(|| cache.believe_name(path, name, by.was_known, now)).flatten()
+            });
             BelievedUntil { attributes, name }
         })
     }
@@ -195,7 +227,8 @@ impl MountFs {
         name: &[u8],
         fetched: &FetchedAttributes,
     ) -> BelievedUntil {
-        let until = self.keep_name(lease, directory, name, fetched, 1);
+        let until =
+            self.keep_name(lease, directory, name, fetched, NameReply { own: 1, was_known: false });
         match self.nodes.is_known_before(&fetched.node) {
             true => BelievedUntil { attributes: None, ..until },
             false => until,
@@ -213,8 +246,8 @@ impl MountFs {
         lease.keep(|cache, id, grants, now| {
             let directory = FileKey { path, handle: &directory.handle };
             let fresh = cache.granted(id, directory, grants.named);
-            cache.keep_name(path, fresh, name, KeptName::Absent, 0);
-            cache.believe_name(path, name, now)
+            let is_kept = cache.keep_name(path, fresh, name, KeptName::Absent, 0);
+            is_kept.then(|| cache.believe_name(path, name, false, now)).flatten()
         })
     }
 
@@ -308,8 +341,25 @@ impl MountFs {
 
     /// Drops the pages of a file that was read without a lease: no recall would.
     pub(super) fn drop_pages_without_lease(&self, file: &OpenFile) {
-        let node = &file.node;
-        if !self.lacks_read_lease(file) || node.dropping_pages.swap(true, Ordering::SeqCst) {
+        if self.lacks_read_lease(file) {
+            self.drop_pages_later(&file.node);
+        }
+    }
+
+    /// A file is closed: if it was the last that is open for writing here, those that are open for reading have pages
+    /// without a lease.
+    pub(super) fn drop_pages_of_writer(&self, file: &OpenFile) {
+        let is_last = file.writes() && file.node.writers.load(Ordering::SeqCst) == 0;
+        if is_last
+            && self.shared().leases.is_holder()
+            && self.files().of_node(file.node.id).is_some()
+        {
+            self.drop_pages_later(&file.node);
+        }
+    }
+
+    fn drop_pages_later(&self, node: &Arc<MountNode>) {
+        if node.dropping_pages.swap(true, Ordering::SeqCst) {
             return;
         }
         let (Some(notifier), node) = (self.notifier.get().cloned(), node.clone()) else { return };
@@ -379,6 +429,15 @@ impl MountFs {
         let kinds = LeaseKinds::ATTRIBUTES.and(LeaseKinds::READ);
         let file = node.path().map(|path| ChangedFile { path, kinds });
         self.shared().leases.begin_change(file.into_iter().collect(), Vec::new())
+    }
+
+    /// A call has changed a name in a directory: what the kernel is just receiving of the directory, asked for before,
+    /// does not count.
+    pub(super) fn directory_changed(&self, directory: &MountNode) {
+        if self.shared().leases.is_holder() {
+            // What the kernel does not know it does not believe.
+            let _ = self.invalidate_attributes(directory.id);
+        }
     }
 
     /// Begins a change of a name that may be made: `file` gets it, or a new one.

@@ -32,7 +32,8 @@ pub(crate) fn lookup(
     let directory = or_error!(export.nodes.get(request.inode), reply);
     let message = ExtRequest::Lookup { fid: handle_fid(0), name: name.to_bytes() };
     let walk = NameWalk::new(export, request, &[&directory]);
-    match export.leased_name(&directory, name.to_bytes()) {
+    let was_known = export.nodes.node_at(directory.id, name.to_bytes()).is_some();
+    match export.leased_name(&directory, name.to_bytes(), was_known) {
         Some(LeasedName::Absent(until)) => {
             not_found(export, &walk, &directory, name);
             return absent(until, reply);
@@ -59,7 +60,7 @@ pub(crate) fn lookup(
                 let (requested_at, leased) = (asked, None);
                 let mut fetched = FetchedAttributes { node, attributes, requested_at, leased };
                 let called = name.to_bytes();
-                let until = export.keep_name(&lease, &directory, called, &fetched, 0);
+                let until = export.keep_found(&lease, &directory, called, &fetched, was_known);
                 fetched.leased = until.attributes;
                 entry(export, &who, fetched, name, until.name, reply);
             }
@@ -197,6 +198,7 @@ fn make_now(
         reply,
         move |export, _, answer| match answer {
             Ok(AnyReply::Ext(ExtReply::Mknode { handle, attributes })) => {
+                export.directory_changed(&directory);
                 let node = export.nodes.lookup(handle, &attributes);
                 let (requested_at, leased, called) = (asked, None, name.to_bytes());
                 let fetched = FetchedAttributes { node, attributes, requested_at, leased };
@@ -243,6 +245,7 @@ pub(crate) fn remove(
             Err(Errno::STALE) => return Err(walk.stale_error(export, &[&directory])),
             answer => answer?,
         };
+        export.directory_changed(&directory);
         export.nodes.removed(directory.id, name.to_bytes());
         Ok(())
     });
@@ -275,6 +278,8 @@ pub(crate) fn rename(
             Err(Errno::STALE) => return Err(walk.stale_error(export, &[&old, &new])),
             answer => answer?,
         };
+        export.directory_changed(&old);
+        export.directory_changed(&new);
         export.nodes.renamed((old.id, from.to_bytes()), (new.id, to.to_bytes()));
         Ok(())
     });
@@ -308,6 +313,7 @@ pub(crate) fn link(
                 return reply.error(walk.stale_error(export, &[&directory, &file]));
             }
             or_error!(answer, reply);
+            export.directory_changed(&directory);
             export.shared().write_behind.changed(&file);
             behind::refresh_attributes(export, &who, file, reply, move |export, node, known| {
                 let known = known?;
