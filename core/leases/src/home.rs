@@ -22,6 +22,14 @@ pub struct GroupView {
     pub names: Vec<String>,
 }
 
+/// A proxy that may be the home of objects: its name, hashed once for many objects. [`GroupView::home_of`]
+/// chooses by the same ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HomeCandidate {
+    name: String,
+    hash: u64,
+}
+
 /// One proxy's knowledge of its group.
 #[derive(Clone, Debug)]
 pub struct HomeGroup {
@@ -37,8 +45,26 @@ pub struct HomeGroup {
 impl GroupView {
     /// The name of the object's home; `None` if the group is empty.
     pub fn home_of(&self, object: ObjectId) -> Option<&str> {
-        let name = self.names.iter().max_by_key(|name| (score(name, object), *name))?;
-        Some(name)
+        let ranks = self.names.iter().map(|name| rank(fnv(name.as_bytes()), name, object));
+        ranks.max().map(|(_, name)| name)
+    }
+}
+
+impl HomeCandidate {
+    /// A candidate of this name.
+    pub fn new(name: &str) -> HomeCandidate {
+        HomeCandidate { name: name.into(), hash: fnv(name.as_bytes()) }
+    }
+
+    /// The name of the proxy.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its rank for an object: the candidate with the highest is the home, that with the next highest
+    /// stands in for a home that is not among the candidates.
+    pub fn rank(&self, object: ObjectId) -> (u64, &str) {
+        rank(self.hash, &self.name, object)
     }
 }
 
@@ -117,19 +143,21 @@ impl HomeGroup {
     }
 }
 
-/// The score of a name for an object: FNV-1a over the name, mixed with the object's hash as SplitMix64 does.
-fn score(name: &str, object: ObjectId) -> u64 {
-    object.0.iter().fold(fnv(name.as_bytes()), |hash, half| mix(hash ^ half))
+/// The rank of a name for an object: FNV-1a over the name, mixed with the object's hash; of equal scores the
+/// later name has the higher rank.
+fn rank(hash: u64, name: &str, object: ObjectId) -> (u64, &str) {
+    (object.0.iter().fold(hash, |hash, half| mix(hash ^ half)), name)
 }
 
-/// FNV-1a of 64 bits: the same in every version.
+/// FNV-1a of 64 bits: the same in every version, so that all mounts and proxies find the same homes.
 pub(crate) fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
-/// Spreads every bit over all of them.
+/// Spreads every bit over all of them: the end of SplitMix64 (Steele, Lea and Flood, "Fast splittable
+/// pseudorandom number generators", 2014).
 pub(crate) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -145,7 +173,7 @@ mod tests {
     }
 
     fn objects() -> impl Iterator<Item = ObjectId> {
-        (0..10_000).map(|number| ObjectId([number, number * 7]))
+        (0..10_000u64).map(|number| ObjectId::of(&number.to_le_bytes()))
     }
 
     fn at(seconds: u64) -> Time {
@@ -166,6 +194,33 @@ mod tests {
         assert!(moved.iter().all(|one| four.home_of(*one) == Some("d")));
         assert!((2_300..2_700).contains(&moved.len()));
         assert_eq!(view(1, &[]).home_of(ObjectId([1, 1])), None);
+    }
+
+    #[test]
+    fn candidates_and_the_group_name_the_same_home_and_a_part_of_them_the_next() {
+        let (all, few) = (view(1, &["a", "b", "c"]), view(1, &["a", "c"]));
+        let candidates = ["c", "a", "b"].map(HomeCandidate::new);
+        for one in objects().take(1_000) {
+            let mut order = candidates.each_ref();
+            order.sort_by_key(|candidate| std::cmp::Reverse(candidate.rank(one)));
+            let order = order.map(HomeCandidate::name);
+            assert_eq!(all.home_of(one), Some(order[0]));
+            let next = if order[0] == "b" { order[1] } else { order[0] };
+            assert_eq!(few.home_of(one), Some(next));
+        }
+    }
+
+    #[test]
+    fn hashes_are_the_same_in_every_version() {
+        // The vectors of the FNV's authors.
+        assert_eq!(fnv(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv(b"foobar"), 0x8594_4171_f739_67e8);
+        // Mounts and proxies of different versions must find the same home.
+        let group = view(1, &["io1", "io2", "io3"]);
+        let homes = [&b"a"[..], b"b", b"c", b"d", b"e", b"f"].map(|handle| {
+            group.home_of(ObjectId::of(handle)).map(|name| name.as_bytes()[2] - b'0')
+        });
+        assert_eq!(homes, [3, 1, 2, 2, 1, 1].map(Some));
     }
 
     #[test]

@@ -26,13 +26,22 @@ mod terms;
 
 pub use access::{LeaseKinds, ObjectAccess};
 pub use held::{HeldLeases, LeaseRequestId};
-pub use home::{GroupView, HomeGroup};
+pub use home::{GroupView, HomeCandidate, HomeGroup};
 pub use table::{AccessId, LeaseError, LeaseRecall, LeaseTable, RecordedHolder};
 pub use terms::LeaseTerms;
 
 /// A file or a directory: a keyed hash of its handle, the same for every mount and proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub [u64; 2]);
+
+impl ObjectId {
+    /// The hash of a handle's bytes, for the choice of its home: FNV-1a, then mixed. A handle contains a
+    /// keyed hash already. Two handles with one hash only have one home.
+    pub fn of(handle: &[u8]) -> ObjectId {
+        let hash = home::fnv(handle);
+        ObjectId([home::mix(hash), home::mix(!hash)])
+    }
+}
 
 /// A mount as a holder of leases, numbered by the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use fuse::{Errno, FuseRequestId};
+use leases::{HomeCandidate, ObjectId};
 use model::Nanos;
 use session::client::SessionLife;
 
@@ -38,8 +39,8 @@ use crate::write_behind::SentWrite;
 pub(crate) struct HomeRouter {
     pub(crate) shared: Arc<MountState>,
     pub(crate) links: Vec<Arc<ClientSession>>,
-    /// The hash of each one's name.
-    names: Vec<u64>,
+    /// The names of their proxies.
+    names: Vec<HomeCandidate>,
 }
 
 /// How the sessions of a mount begin.
@@ -83,8 +84,8 @@ impl HomeRouter {
         let shared = MountState::new(threads, client, leases.filter(|_| sources.len() == 1))
             .map_err(|error| at(0)(Broken::from(error).into()))?;
         let shared = Arc::new(shared);
-        let names: Vec<u64> =
-            sources.iter().map(|source| hash(source.to_string().as_bytes())).collect();
+        let names: Vec<_> =
+            sources.iter().map(|source| HomeCandidate::new(&source.to_string())).collect();
         // Handles of a gateway are its own: no other proxy or gateway knows them.
         let gateway = (sources.len() == 1).then(|| Arc::new(Gateway::default()));
         // All agree on one size of message, so that a file may move.
@@ -101,7 +102,7 @@ impl HomeRouter {
         let services = (sources.len() > 1).then(|| Arc::new(RemoteOpsTable::default()));
         let (mut links, mut root): (Vec<Arc<ClientSession>>, Option<Vec<u8>>) = Default::default();
         for home in 0..sources.len() {
-            let order = order(&names, names[home]);
+            let order = order(&names, ObjectId::of(names[home].name().as_bytes()));
             let others = order.into_iter().filter(|other| *other != home);
             let sources = std::iter::once(home).chain(others).map(|at| sources[at].clone());
             let seat = |_| ThreadChannel {
@@ -142,7 +143,7 @@ impl HomeRouter {
     pub(crate) fn of(&self, node: &MountNode) -> usize {
         match self.names.len() {
             1 => 0,
-            _ => best(&self.names, hash(&node.handle)),
+            _ => best(&self.names, ObjectId::of(&node.handle)),
         }
     }
 
@@ -241,33 +242,20 @@ impl ClientSession {
     }
 }
 
-/// Which of the names has the highest score for a key.
-fn best(names: &[u64], key: u64) -> usize {
-    (0..names.len()).max_by_key(|at| score(names[*at], key)).expect("there is a name")
-}
-
-/// Returns the indices of all names, the highest score first.
-fn order(names: &[u64], key: u64) -> Vec<usize> {
-    let mut order: Vec<_> = (0..names.len()).collect();
-    order.sort_by_key(|at| std::cmp::Reverse(score(names[*at], key)));
-    order
-}
-
-/// A number for a pair of hashes in which every bit depends on all of both: the end of
-/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
-fn score(name: u64, key: u64) -> u64 {
-    let mut score = name ^ key;
-    score = (score ^ (score >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    score = (score ^ (score >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    score ^ (score >> 31)
-}
-
-/// FNV-1a of 64 bits: mounts of any version are to agree, so no hash that may change.
-fn hash(bytes: &[u8]) -> u64 {
-    let prime = 0x0000_0100_0000_01b3;
-    bytes
+/// Returns the index of the home of an object.
+fn best(names: &[HomeCandidate], object: ObjectId) -> usize {
+    let best = names
         .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(prime))
+        .enumerate()
+        .max_by(|(_, one), (_, other)| one.rank(object).cmp(&other.rank(object)));
+    best.map(|(at, _)| at).expect("there is a name")
+}
+
+/// Returns the indices of all names, the highest rank first.
+fn order(names: &[HomeCandidate], object: ObjectId) -> Vec<usize> {
+    let mut order: Vec<_> = (0..names.len()).collect();
+    order.sort_by(|one, other| names[*other].rank(object).cmp(&names[*one].rank(object)));
+    order
 }
 
 /// The largest payload of one message, in bytes: what the kernel reads or writes at once.
@@ -278,43 +266,3 @@ pub(super) const ROOM: u32 = 12 << 10;
 const FAIL_BACK_INTERVAL: Duration = Duration::from_secs(1);
 /// Longer pause after calls had to pause in vain.
 const FAIL_BACK_INTERVAL_MAX: Duration = Duration::from_secs(60);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn names(count: usize) -> Vec<u64> {
-        (0..count).map(|n| hash(format!("tcp://192.0.2.{n}:5640/scratch").as_bytes())).collect()
-    }
-
-    #[test]
-    fn files_are_spread_evenly_over_their_homes() {
-        let names = names(5);
-        let mut counts = [0; 5];
-        for file in 0..10_000u64 {
-            counts[best(&names, hash(&file.to_le_bytes()))] += 1;
-        }
-        assert!(counts.iter().all(|count| (1800..2200).contains(count)), "{counts:?}");
-    }
-
-    #[test]
-    fn a_proxy_more_takes_its_share_and_moves_nothing_else() {
-        let (few, many) = (names(4), names(5));
-        let mut moved = 0;
-        for file in 0..10_000u64 {
-            let key = hash(&file.to_le_bytes());
-            let (before, after) = (best(&few, key), best(&many, key));
-            moved += usize::from(before != after);
-            assert!(before == after || after == 4);
-        }
-        assert!((1800..2200).contains(&moved), "{moved}");
-    }
-
-    #[test]
-    fn hashes_are_those_that_every_mount_has() {
-        // The vectors of the FNV's authors.
-        assert_eq!(hash(b""), 0xcbf2_9ce4_8422_2325);
-        assert_eq!(hash(b"foobar"), 0x8594_4171_f739_67e8);
-        assert_eq!(order(&names(3), 7)[0], best(&names(3), 7));
-    }
-}
