@@ -136,7 +136,8 @@ impl ParsedRequest {
             | ExtRequest::Events
             | ExtRequest::Renew { .. }
             | ExtRequest::Return { .. }
-            | ExtRequest::GiveBack { .. } => return None,
+            | ExtRequest::GiveBack { .. }
+            | ExtRequest::Proxies => return None,
             ExtRequest::Commit { fid } => about(fid, OpKind::Fsync),
         })
     }

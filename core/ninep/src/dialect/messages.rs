@@ -2,6 +2,7 @@
 //! lacks. The replies are in the same order below.
 
 use super::groups::GroupList;
+use super::proxies::WireGroup;
 use crate::attributes::{Attributes, SetAttributes};
 use crate::error::FrameError;
 use crate::table::messages;
@@ -149,6 +150,8 @@ messages! {
     246 GiveBack {
         data: &'a [u8] = data, "Whole items, for `ReturnedLeases`.";
     }
+    /// Asks for the group of the proxy; also before Session.
+    248 Proxies
 }
 
 messages! {
@@ -247,4 +250,6 @@ messages! {
     245 Return
     /// The leases are free.
     247 GiveBack
+    /// The group of the proxy, or that it has none.
+    249 Proxies (group: WireGroup<'a> = proxy_group)
 }

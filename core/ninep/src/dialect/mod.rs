@@ -1,4 +1,4 @@
-//! The dialect `9P2000.L.sluice.3`: the messages of mount and proxy beyond 9P2000.L.
+//! The dialect `9P2000.L.sluice.4`: the messages of mount and proxy beyond 9P2000.L.
 //!
 //! ```text
 //!   size type tag │ identity slot sequence handles │ body of a base or an extension message
@@ -19,6 +19,7 @@ mod groups;
 mod header;
 mod leases;
 mod messages;
+mod proxies;
 
 pub use codec::{AnyReply, AnyRequest, decode_reply, decode_request, encode_reply, encode_request};
 pub use entries::{EntryError, ListEntries, ListEntry, SessionEvent, SessionEvents};
@@ -29,9 +30,10 @@ pub use header::{
 };
 pub use leases::{LeaseGrant, LeaseGrants, ReturnedLease, ReturnedLeases};
 pub use messages::{ExtReply, ExtRequest};
+pub use proxies::{PROXIES_MAX, PROXY_NAME_MAX, ProxyNames, WireGroup, is_proxy_name};
 
 /// What Tversion offers and answers for this dialect.
-pub const VERSION: &[u8] = b"9P2000.L.sluice.3";
+pub const VERSION: &[u8] = b"9P2000.L.sluice.4";
 /// The slot of a message that may be executed again without harm.
 pub const NOSLOT: u16 = u16::MAX;
 /// The identity number of messages that are about the session itself.

@@ -4,8 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use sluice_ninep::dialect::{
     AnyReply, AnyRequest, ExtReply, ExtRequest, HandleList, HandlePlaces, LeaseGrant, LeaseGrants,
-    ListEntries, ReplyHeader, RequestHeader, SessionEvents, answer_version, decode_reply,
-    decode_request, encode_reply, encode_request, handle_fid, read_reply_header,
+    ListEntries, ReplyHeader, RequestHeader, SessionEvents, WireGroup, answer_version,
+    decode_reply, decode_request, encode_reply, encode_request, handle_fid, read_reply_header,
 };
 use sluice_ninep::{FrameError, Reply, Request, Tag};
 
@@ -137,9 +137,30 @@ fn a_reply_has_verifier_and_commit_number_before_its_body() {
 }
 
 #[test]
+fn a_group_is_its_own_name_its_epoch_and_its_names_in_order() {
+    let mut space = Vec::new();
+    let group = WireGroup::pack("io2", 3, ["io2", "io1"], &mut space).unwrap();
+    let header = ReplyHeader::default();
+    let whole = reply(Tag(5), header, &ExtReply::Proxies(group).into());
+    #[rustfmt::skip]
+    let body = [
+        3, 0, b'i', b'o', b'2', 3, 0, 0, 0, 0, 0, 0, 0, // its name, the epoch
+        2, 3, 0, b'i', b'o', b'1', 3, 0, b'i', b'o', b'2', // the names
+    ];
+    assert_eq!(whole[24..], body);
+    assert_eq!(group.encoded_len(), body.len());
+    assert_eq!(decode_reply(&whole).unwrap().2, ExtReply::Proxies(group).into());
+    for (at, byte) in [(26, b'/'), (26, b'x'), (29, 0), (42, b'2'), (47, b'0')] {
+        let mut wrong = whole.clone();
+        wrong[at] = byte;
+        assert!(decode_reply(&wrong).is_err(), "{byte} at {at}");
+    }
+}
+
+#[test]
 fn only_this_dialect_is_answered() {
-    assert_eq!(answer_version(b"9P2000.L.sluice.3"), Some(&b"9P2000.L.sluice.3"[..]));
-    for offered in [&b"9P2000.L"[..], b"9P2000.L.sluice.2", b"9P2000.L.sluice.30", b""] {
+    assert_eq!(answer_version(b"9P2000.L.sluice.4"), Some(&b"9P2000.L.sluice.4"[..]));
+    for offered in [&b"9P2000.L"[..], b"9P2000.L.sluice.3", b"9P2000.L.sluice.40", b""] {
         assert_eq!(answer_version(offered), None);
     }
 }
@@ -173,6 +194,12 @@ fn lists_beyond_their_bounds_are_refused_before_they_are_read() {
     groups[39..41].copy_from_slice(&513u16.to_le_bytes());
     let many = FrameError::TooMany { tag: Tag(1), field: "groups", count: 513, limit: 512 };
     assert_eq!(decode_request(&groups), Err(many));
+
+    let none = ExtReply::Proxies(WireGroup::NONE);
+    let mut proxies = reply(Tag(1), ReplyHeader::default(), &none.into());
+    *proxies.last_mut().unwrap() = 65;
+    let many = FrameError::TooMany { tag: Tag(1), field: "proxies", count: 65, limit: 64 };
+    assert_eq!(decode_reply(&proxies), Err(many));
 }
 
 #[test]

@@ -24,7 +24,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use fuse::Errno;
 use ninep::dialect::{
-    AnyReply, AnyRequest, ExtReply, ExtRequest, RENEW_REFUSED, decode_request, encode_reply,
+    AnyReply, AnyRequest, ExtReply, ExtRequest, RENEW_REFUSED, WireGroup, decode_request,
+    encode_reply,
 };
 use ninep::{Reply, Request, Tag};
 use rustc_hash::FxHashMap;
@@ -125,6 +126,10 @@ impl GatewayChannel {
                 AnyRequest::Ext(ExtRequest::Renew { .. }) => {
                     let reply = ExtReply::Renew { outcome: RENEW_REFUSED, term: 0 };
                     self.send(&self.reply(tag, &reply.into()))?;
+                }
+                // Such a server is of no group.
+                AnyRequest::Ext(ExtRequest::Proxies) => {
+                    self.send(&self.reply(tag, &ExtReply::Proxies(WireGroup::NONE).into()))?;
                 }
                 // There never is any news.
                 AnyRequest::Ext(ExtRequest::Events) => {}

@@ -2,7 +2,7 @@
 //! waiting for each answer.
 //!
 //! ```text
-//!   connect ─► Tversion "9P2000.L.sluice.3" ─► Tsession id, channel ─► NegotiatedSession
+//!   connect ─► Tversion "9P2000.L.sluice.4" ─► Tsession id, channel ─► NegotiatedSession
 //!                 │ the peer does not know it       ▲                      │
 //!                 ▼                                 │                      ▼
 //!              Tversion "9P2000.L" ─► Gateway, which does   call_all: identities, files, locks

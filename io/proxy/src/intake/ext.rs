@@ -7,7 +7,7 @@ use model::{Bytes, OpKind};
 use ninep::Request;
 use ninep::dialect::{
     self, AnyRequest, ExtReply, ExtRequest, NOSLOT, RENEW_JOIN, RequestHeader, WRITE_DONATED,
-    handle_index,
+    WireGroup, handle_index,
 };
 use rustix::io::Errno;
 use session::server::IdempotencyKey;
@@ -45,7 +45,10 @@ impl Server {
             return self.put_aside(session, to, incoming, 0, arrivals);
         }
         let Some(binding) = to.path.form.binding().cloned() else {
-            return Err(ProtocolError::NoSession(kind));
+            return match request {
+                AnyRequest::Ext(ExtRequest::Proxies) => self.answer_proxies(session, &to, outbox),
+                _ => Err(ProtocolError::NoSession(kind)),
+            };
         };
         binding.session.confirm();
         let Some(about) = ParsedRequest::of_any(&request) else {
@@ -81,6 +84,7 @@ impl Server {
                 AnyRequest::Ext(ExtRequest::Ping) => {
                     self.answer(session, &to, Ok(ExtReply::Ping), outbox)
                 }
+                AnyRequest::Ext(ExtRequest::Proxies) => self.answer_proxies(session, &to, outbox),
                 AnyRequest::Ext(ExtRequest::Donate { fid, oldtag }) => {
                     self.enqueue_batch(session, arrivals);
                     let donated = self.donate(session, &binding, &header, fid, oldtag);
@@ -183,6 +187,16 @@ impl Server {
         self.admit(session, to.tag, None, incoming.bytes().len() + payload)?;
         arrivals.attaches.push((to, incoming.into_frame()));
         Ok(())
+    }
+
+    /// Answers with the group of this proxy.
+    fn answer_proxies(
+        &self,
+        session: &mut NinepSession,
+        to: &ReplyTo,
+        outbox: &mut ReplyOutbox,
+    ) -> Result<(), ProtocolError> {
+        self.answer(session, to, Ok(ExtReply::Proxies(WireGroup::NONE)), outbox)
     }
 
     /// Answers at once, outside of any dispatcher.

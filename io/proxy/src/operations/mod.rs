@@ -421,7 +421,8 @@ fn perform_own(cx: &Context<'_>, request: ExtRequest<'_>) -> Ending {
         | ExtRequest::Events
         | ExtRequest::Renew { .. }
         | ExtRequest::Return { .. }
-        | ExtRequest::GiveBack { .. } => unreachable!("never handed to a dispatcher"),
+        | ExtRequest::GiveBack { .. }
+        | ExtRequest::Proxies => unreachable!("never handed to a dispatcher"),
     }
 }
 

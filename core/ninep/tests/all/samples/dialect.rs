@@ -2,15 +2,15 @@
 
 use sluice_ninep::Tag;
 use sluice_ninep::dialect::{
-    ExtReply, ExtRequest, GroupList, LeaseGrant, ListEntry, ReturnedLease, SessionEvent,
+    ExtReply, ExtRequest, GroupList, LeaseGrant, ListEntry, ReturnedLease, SessionEvent, WireGroup,
 };
 
 use super::Values;
 
 /// The types of the dialect's requests, in the order of [`requests`].
-pub(crate) const REQUEST_TYPES: [u8; 24] = [
+pub(crate) const REQUEST_TYPES: [u8; 25] = [
     200, 202, 204, 206, 208, 210, 212, 214, 216, 218, 220, 222, 224, 226, 228, 230, 232, 234, 236,
-    238, 240, 242, 244, 246,
+    238, 240, 242, 244, 246, 248,
 ];
 
 /// Gives one of each of the dialect's requests to `each`.
@@ -48,6 +48,7 @@ pub(crate) fn requests(values: &Values, mut each: impl FnMut(ExtRequest<'_>)) {
     let (mut returned, grant) = (Vec::new(), LeaseGrant { kinds: word as u8, number: !long });
     ReturnedLease { file: long, grant }.encode(&mut returned);
     each(ExtRequest::GiveBack { data: &returned });
+    each(ExtRequest::Proxies);
 }
 
 /// Gives one of each of the dialect's replies to `each`, in the same order.
@@ -85,6 +86,11 @@ pub(crate) fn replies(values: &Values, mut each: impl FnMut(ExtReply<'_>)) {
     each(ExtReply::Renew { outcome: word as u8, term: long });
     each(ExtReply::Return);
     each(ExtReply::GiveBack);
+    let names: Vec<_> = (0..word % 65).map(|nth| format!("gw-{nth}.{word}")).collect();
+    let (mut space, names) = (Vec::new(), names.iter().map(String::as_str));
+    let own = names.clone().next().unwrap_or_default();
+    let epoch = if own.is_empty() { 0 } else { long.max(1) };
+    each(ExtReply::Proxies(WireGroup::pack(own, epoch, names, &mut space).unwrap()));
 }
 
 fn list(values: &Values, handle: &[u8]) -> Vec<u8> {

@@ -239,7 +239,7 @@ fn types_that_nobody_knows_are_eopnotsupp() {
     let served = Served::plain("types");
     let mut client = served.client();
     let ping = frame(900, HandleList::NONE, ExtRequest::Ping);
-    for kind in [1, 99, 128, 199, 201, 203, 237, 239, 241, 243, 248, 254, 255] {
+    for kind in [1, 99, 128, 199, 201, 203, 237, 239, 241, 243, 249, 250, 254, 255] {
         let mut bytes = ping.clone();
         bytes[4] = kind;
         assert_eq!(refused(&mut client, &bytes), EOPNOTSUPP, "type {kind}");

@@ -5,7 +5,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 
 use ninep::dialect::{
-    ExtReply, ExtRequest, HandleList, NO_IDENTITY, NOSLOT, RequestHeader, handle_fid,
+    ExtReply, ExtRequest, HandleList, NO_IDENTITY, NOSLOT, RequestHeader, WireGroup, handle_fid,
 };
 use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, NOFID, Reply, Request, Tag, getattr, open};
 
@@ -90,7 +90,7 @@ fn a_version_ends_the_dialect_on_a_connection_and_begins_what_it_agrees_on() {
     let frame = client.try_next().unwrap();
     assert!(matches!(Reply::decode(&frame.0), Ok((Tag(3), Reply::Attach { .. }))), "{frame:?}");
     // And back: the session is the one that it was.
-    assert_eq!(client.offer(8192, b"9P2000.L.sluice.3").1, b"9P2000.L.sluice.3");
+    assert_eq!(client.offer(8192, b"9P2000.L.sluice.4").1, b"9P2000.L.sluice.4");
     assert!(client.session(client.id(), 0, 64, "x").unwrap().resumed);
     client.stat_fid(1).unwrap();
 }
@@ -99,12 +99,30 @@ fn a_version_ends_the_dialect_on_a_connection_and_begins_what_it_agrees_on() {
 fn other_dialects_are_answered_with_9p2000_l() {
     let served = Served::plain("dialects");
     for offered in
-        [&b"9P2000.L.sluice.2"[..], b"9P2000.L.sluice.4", b"9P2000.L.sluice", b"9P2000.L"]
+        [&b"9P2000.L.sluice.3"[..], b"9P2000.L.sluice.5", b"9P2000.L.sluice", b"9P2000.L"]
     {
         let mut client = P9Channel::connect(served.tcp());
         assert_eq!(client.offer(8192, offered).1, b"9P2000.L");
     }
-    assert_eq!(P9Channel::connect(served.tcp()).offer(8192, b"9P2000.sluice.3").1, b"unknown");
+    assert_eq!(P9Channel::connect(served.tcp()).offer(8192, b"9P2000.sluice.4").1, b"unknown");
+}
+
+#[test]
+fn the_group_may_be_asked_before_the_session_and_nothing_else() {
+    let served = Served::plain("group");
+    let mut client = P9Channel::connect(served.tcp());
+    client.begin(8192);
+    for asked in 0..2 {
+        client.send_as(Tag(5), &RequestHeader::SESSION, &ExtRequest::Proxies.into());
+        assert_eq!(client.wait(Tag(5)).own(), Ok(ExtReply::Proxies(WireGroup::NONE)));
+        if asked == 0 {
+            assert!(!client.session(fresh_id(), 0, 4, "x").unwrap().resumed);
+        }
+    }
+    let mut other = P9Channel::connect(served.tcp());
+    other.begin(8192);
+    other.send_as(Tag(5), &RequestHeader::SESSION, &ExtRequest::Ping.into());
+    other.expect_closed();
 }
 
 // ---- over connections ----
