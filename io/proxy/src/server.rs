@@ -251,6 +251,7 @@ impl Server {
     /// If anything in it is wrong; then nothing has changed.
     pub fn reload(&self, config: ProxyConfig) -> Result<(), ProxyStartError> {
         let _alone = self.changing.lock().expect("not poisoned");
+        config.check_group_after(&self.settings())?;
         let limits = DescriptorLimits::of(&config, limits::descriptors());
         let mut rules = setup::load_rules(&config)?;
         let before = self.rules_in_force();

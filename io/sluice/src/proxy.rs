@@ -9,7 +9,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ::proxy::config::{ApiSocket, ExportConfig, ProxyConfig, Squash};
+use ::proxy::config::{ApiSocket, ExportConfig, GroupConfig, ProxyConfig, Squash};
 use ::proxy::control::{self, ProxyControl as _};
 use ::proxy::{ControllerClient, Server};
 use anyhow::Context;
@@ -55,6 +55,10 @@ pub(crate) struct Args {
     /// Name of the proxy at the controller [default: this machine's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// Names of all proxies of this one's group, with commas between them; `--name` is one of them
+    /// [default: none, the proxy is alone]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    group: Vec<String>,
     /// Configuration file (docs/CONFIG.md) [default: none]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -166,6 +170,10 @@ impl Args {
         config.controller_cert = shown.cert.or(config.controller_cert);
         config.controller_key = shown.key.or(config.controller_key);
         config.proxy_name = self.name.clone().or(config.proxy_name);
+        if !self.group.is_empty() {
+            let group = config.group.get_or_insert_with(|| GroupConfig::new(Vec::new()));
+            group.proxies.clone_from(&self.group);
+        }
         config.trace = self.trace.clone().or(config.trace);
         Ok(config)
     }
@@ -204,7 +212,7 @@ mod tests {
         let path = file.display().to_string();
         let flags = "--export a=/new --export b=/b --listen tcp://127.0.0.1:0 --listen unix:///s \
                      --squash none --api off --metrics http://127.0.0.1:0 --trace /t --no-schedule \
-                     --readonly b --controller http://127.0.0.1:1 --name n --config";
+                     --readonly b --controller http://127.0.0.1:1 --name n --group m,n --config";
         let flags: Vec<_> = flags.split(' ').filter(|flag| !flag.is_empty()).collect();
         let config = config(&[&flags[..], &[&path]].concat()).unwrap();
         std::fs::remove_file(&file).unwrap();
@@ -221,6 +229,7 @@ mod tests {
             rules: Some("/old".into()),
             controller: Some("http://127.0.0.1:1".parse().unwrap()),
             proxy_name: Some("n".into()),
+            group: Some(GroupConfig::new(vec!["m".into(), "n".into()])),
             trace: Some("/t".into()),
             schedule: false,
             export: vec![export("a", "/new"), export("b", "/b")],

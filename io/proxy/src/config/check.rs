@@ -10,24 +10,36 @@ use model::{Bytes, Nanos};
 use rules::Excerpt;
 use toml::de::{DeTable, DeValue};
 
-use super::{ConfigError, ConfigLocation, ProxyConfig, Squash, TargetConfig};
+use super::{ConfigError, ConfigLocation, LeasePolicy, ProxyConfig, Squash, TargetConfig};
 
 /// A key with a value that is not valid.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ConfigFault {
-    /// The key at the top of the file; for a table in a list, `within` has its index and key.
+    /// The key at the top of the file; for a table or a table in a list, `within` is what is at fault in it.
     key: &'static str,
-    within: Option<(usize, &'static str)>,
+    within: Option<FaultyKey>,
     message: String,
 }
 
+/// A key of a table; of one in a list with its index.
+#[derive(Debug, PartialEq, Eq)]
+struct FaultyKey {
+    index: Option<usize>,
+    key: &'static str,
+}
+
 impl ConfigFault {
-    fn new(key: &'static str, message: String) -> ConfigFault {
+    pub(super) fn new(key: &'static str, message: String) -> ConfigFault {
         ConfigFault { key, within: None, message }
     }
 
     fn within(list: &'static str, index: usize, key: &'static str, message: String) -> ConfigFault {
-        ConfigFault { key: list, within: Some((index, key)), message }
+        let within = Some(FaultyKey { index: Some(index), key });
+        ConfigFault { key: list, within, message }
+    }
+
+    pub(super) fn in_table(table: &'static str, key: &'static str, message: String) -> ConfigFault {
+        ConfigFault { key: table, within: Some(FaultyKey { index: None, key }), message }
     }
 
     /// Makes an error with the position of the value in the text.
@@ -35,9 +47,13 @@ impl ConfigFault {
         let table = DeTable::parse(text).ok();
         let value = table.as_ref().and_then(|table| {
             let value = table.get_ref().get(self.key)?;
-            let Some((index, key)) = self.within else { return Some(value) };
-            match value.get_ref().get(index)?.get_ref() {
-                DeValue::Table(table) => table.get(key),
+            let Some(FaultyKey { index, key }) = &self.within else { return Some(value) };
+            let table = match index {
+                Some(index) => value.get_ref().get(*index)?,
+                None => value,
+            };
+            match table.get_ref() {
+                DeValue::Table(table) => table.get(*key),
                 _ => None,
             }
         });
@@ -58,8 +74,8 @@ impl ConfigFault {
     }
 
     fn unplaced(&self) -> String {
-        match self.within {
-            Some((_, key)) => format!("{}.{key}: {}", self.key, self.message),
+        match &self.within {
+            Some(FaultyKey { key, .. }) => format!("{}.{key}: {}", self.key, self.message),
             None => format!("{}: {}", self.key, self.message),
         }
     }
@@ -74,6 +90,7 @@ impl ProxyConfig {
         self.check_counts()?;
         self.check_leases()?;
         self.check_sizes()?;
+        self.check_group()?;
         self.check_exports()?;
         self.check_targets()
     }
@@ -198,6 +215,17 @@ impl ProxyConfig {
             }
             if !names.insert(name) {
                 return fault("name", format!("{name:?} names two exports; rename one"));
+            }
+            // Nothing orders the changes of several proxies.
+            let proxies = self.group.as_ref().map_or(1, |group| group.proxies.len());
+            if export.leases == LeasePolicy::Read && proxies > 1 {
+                return fault(
+                    "leases",
+                    format!(
+                        "\"read\" is for a directory that one proxy serves alone, and [group] \
+                         has {proxies} proxies; leave it out"
+                    ),
+                );
             }
             if let Some(target) = &export.target
                 && !self.target.iter().any(|known| known.name == *target)

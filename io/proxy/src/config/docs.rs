@@ -1,12 +1,13 @@
 //! Text of docs/CONFIG.md, generated from the doc comments of the configuration.
 
 use super::settings::ConfigKey;
-use super::{ExportConfig, ProxyConfig, TargetConfig};
+use super::{ExportConfig, GroupConfig, ProxyConfig, TargetConfig};
 
 /// The text of docs/CONFIG.md.
 pub fn markdown() -> String {
     let mut text = String::from(INTRODUCTION);
     section(&mut text, "Top-level keys", ProxyConfig::ABOUT, ProxyConfig::KEYS);
+    section(&mut text, "`[group]`", GroupConfig::ABOUT, GroupConfig::KEYS);
     section(&mut text, "`[[export]]`", ExportConfig::ABOUT, ExportConfig::KEYS);
     section(&mut text, "`[[target]]`", TargetConfig::ABOUT, TargetConfig::KEYS);
     text
@@ -72,7 +73,8 @@ mod tests {
 
     #[test]
     fn each_key_says_why() {
-        for key in [ProxyConfig::KEYS, ExportConfig::KEYS, TargetConfig::KEYS].concat() {
+        let tables = [ProxyConfig::KEYS, GroupConfig::KEYS, ExportConfig::KEYS, TargetConfig::KEYS];
+        for key in tables.concat() {
             assert!(key.doc.concat().trim().len() > 20, "{} has no documentation", key.name);
         }
     }

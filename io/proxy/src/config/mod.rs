@@ -12,6 +12,7 @@
 mod check;
 mod docs;
 mod error;
+mod group;
 mod layout;
 mod settings;
 mod values;
@@ -224,10 +225,29 @@ settings! {
         /// Maximum payload of reads, and of writes, that one user and job of a mount may have in
         /// flight on each connection.
         pub window_bytes: Bytes = Bytes::mib(4), "amount of data, 64KiB or more";
+        /// The proxies that serve the same directories; see below. Without it the proxy is alone.
+        pub group: Option<GroupConfig> = None, "`[group]` table";
         /// Directories that the proxy serves; see below.
         pub export: Vec<ExportConfig> = Vec::new(), "`[[export]]` tables";
         /// Backends that differ from the defaults; see below.
         pub target: Vec<TargetConfig> = Vec::new(), "`[[target]]` tables";
+    }
+}
+
+settings! {
+    /// The proxies that serve the same directories. Mounts that name several proxies need it: each file
+    /// has one of these names as its home, so all mounts find the same one, whatever addresses they use.
+    /// All proxies of the group have the same `proxies` and `epoch`. After a change of `proxies` reload or
+    /// restart all of them; mounts use the new list once they are mounted again.
+    pub struct GroupConfig {
+        /// Name of this proxy in the group, one of `proxies`; `proxy_name` by default.
+        pub name: Option<String> = None, "1 to 64 letters, digits, `_`, `-` and `.`";
+        /// Names of all proxies of the group, this one among them, in any order. They are no addresses.
+        /// Also set by `--group`. A group of several does not grant leases yet (`leases`).
+        pub proxies: Vec<String>, "list of 1 to 64 different names";
+        /// Version of the list, to be raised at all proxies with each change of it. A reload refuses a
+        /// changed list with the same epoch.
+        pub epoch: u64 = 1, "count, 1 or more";
     }
 }
 

@@ -196,7 +196,19 @@ impl Server {
         to: &ReplyTo,
         outbox: &mut ReplyOutbox,
     ) -> Result<(), ProtocolError> {
-        self.answer(session, to, Ok(ExtReply::Proxies(WireGroup::NONE)), outbox)
+        let (settings, mut space) = (self.settings(), Vec::new());
+        let group = match (&settings.group, settings.name_in_group()) {
+            (Some(group), Some(name)) => {
+                let names = group.proxies.iter().map(String::as_str);
+                WireGroup::pack(name, group.epoch, names, &mut space).expect("a checked group")
+            }
+            _ => WireGroup::NONE,
+        };
+        let result = match session.has_room(group.encoded_len()) {
+            true => Ok(ExtReply::Proxies(group)),
+            false => Err(Errno::INVAL),
+        };
+        self.answer(session, to, result, outbox)
     }
 
     /// Answers at once, outside of any dispatcher.

@@ -125,6 +125,34 @@ fn the_group_may_be_asked_before_the_session_and_nothing_else() {
     other.expect_closed();
 }
 
+#[test]
+fn a_proxy_says_the_group_of_its_configuration_and_of_a_reload_with_a_new_epoch() {
+    let tables = "[group]\nname = \"b\"\nproxies = [\"b\", \"a\"]\nepoch = 4\n\
+                  [[export]]\nname = \"x\"\ndir = \"@/data\"\n";
+    let mut served = Setup::new("group-reload").tables(tables).start();
+    let said = |served: &Served, msize| {
+        let mut client = P9Channel::connect(served.tcp());
+        client.begin(msize);
+        client.send_as(Tag(5), &RequestHeader::SESSION, &ExtRequest::Proxies.into());
+        let reply = client.wait(Tag(5));
+        let ExtReply::Proxies(group) = reply.own()? else { panic!("{reply:?}") };
+        Ok((group.name().to_owned(), group.epoch(), group.names().collect::<Vec<_>>().join(" ")))
+    };
+    assert_eq!(said(&served, 8192), Ok(("b".into(), 4, "a b".into())));
+    let error = served.reload_with("\"a\"]", "\"a\", \"c\"]").unwrap();
+    assert!(error.starts_with("group.epoch: 4 is the epoch of b, a; raise it"), "{error}");
+    assert_eq!(said(&served, 8192), Ok(("b".into(), 4, "a b".into())));
+    assert_eq!(served.reload_with("epoch = 4", "epoch = 5"), None);
+    assert_eq!(said(&served, 8192), Ok(("b".into(), 5, "a b c".into())));
+    // The longest list does not fit into the smallest message.
+    let names: Vec<_> = (0..63).map(|n| format!("\"{n:064}\"")).collect();
+    let names = format!("epoch = 6\nproxies = [\"b\", {}]", names.join(", "));
+    let all = "proxies = [\"b\", \"a\", \"c\"]\nepoch = 5";
+    assert_eq!(served.reload_with(all, &names), None);
+    assert_eq!(said(&served, 4096), Err(EINVAL));
+    assert_eq!(said(&served, 8192).map(|(_, epoch, _)| epoch), Ok(6));
+}
+
 // ---- over connections ----
 
 #[test]

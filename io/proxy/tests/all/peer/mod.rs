@@ -141,6 +141,16 @@ impl Served {
         self.server.as_ref().unwrap().reload(config).unwrap();
     }
 
+    /// Has the server read a configuration in which one text was replaced, as SIGHUP does; the error, if
+    /// it is refused.
+    pub fn reload_with(&mut self, from: &str, to: &str) -> Option<String> {
+        assert!(self.config.contains(from), "{from:?}");
+        self.config = self.config.replace(from, to);
+        let config = ProxyConfig::parse("test", &self.config).unwrap();
+        let reloaded = self.server.as_ref().unwrap().reload(config);
+        reloaded.err().map(|error| error.to_string())
+    }
+
     pub fn stop(&mut self) {
         if let Some(server) = self.server.take() {
             server.drain();
