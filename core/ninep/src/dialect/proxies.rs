@@ -44,7 +44,7 @@ fn is_allowed(byte: &u8) -> bool {
 }
 
 impl<'a> WireGroup<'a> {
-    /// No group.
+    /// A proxy that has no group.
     pub const NONE: WireGroup<'static> =
         WireGroup { name: "", epoch: 0, names: ProxyNames { count: 0, bytes: &[] } };
 

@@ -45,10 +45,7 @@ impl Server {
             return self.put_aside(session, to, incoming, 0, arrivals);
         }
         let Some(binding) = to.path.form.binding().cloned() else {
-            return match request {
-                AnyRequest::Ext(ExtRequest::Proxies) => self.answer_proxies(session, &to, outbox),
-                _ => Err(ProtocolError::NoSession(kind)),
-            };
+            return self.receive_unbound(session, &to, &request, outbox);
         };
         binding.session.confirm();
         let Some(about) = ParsedRequest::of_any(&request) else {
@@ -187,6 +184,21 @@ impl Server {
         self.admit(session, to.tag, None, incoming.bytes().len() + payload)?;
         arrivals.attaches.push((to, incoming.into_frame()));
         Ok(())
+    }
+
+    /// Takes in a message that comes before Tsession.
+    fn receive_unbound(
+        &self,
+        session: &mut NinepSession,
+        to: &ReplyTo,
+        request: &AnyRequest<'_>,
+        outbox: &mut ReplyOutbox,
+    ) -> Result<(), ProtocolError> {
+        match request {
+            AnyRequest::Ext(ExtRequest::Proxies) => self.answer_proxies(session, to, outbox),
+            AnyRequest::Ext(other) => Err(ProtocolError::NoSession(other.kind())),
+            AnyRequest::Base(other) => Err(ProtocolError::NoSession(other.kind())),
+        }
     }
 
     /// Answers with the group of this proxy.
