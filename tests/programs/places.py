@@ -22,6 +22,9 @@ groups = "client"
 trusted = ["127.0.0.0/8"]
 api = "off"
 handle_key = "{key}"
+[group]
+name = "{name}"
+proxies = [{proxies}]
 """
 
 
@@ -55,13 +58,14 @@ def wait_for(event, what, process=None, seconds=FAR):
 class Proxy:
     """A proxy of one directory that can be killed and started again at its address."""
 
-    def __init__(self, sluice, base, export, key, is_unix):
+    def __init__(self, sluice, base, export, key, is_unix, name, proxies):
         self.base = base
         self.argv = [sluice, "proxy", "--export", f"x={export}", "--config", f"{base}.toml"]
         self.listen = f"unix://{base}.socket" if is_unix else "tcp://127.0.0.1:0"
         self.process = None
         with open(f"{base}.toml", "w") as file:
-            file.write(CONFIG.format(key=key))
+            proxies = ", ".join(f'"{proxy}"' for proxy in proxies)
+            file.write(CONFIG.format(key=key, name=name, proxies=proxies))
 
     def start(self):
         out = f"{self.base}.out"
@@ -156,8 +160,9 @@ class Place:
         count, is_unix = {"plain": (0, False), "one": (1, True), "two": (1, False),
                           "homes": (2, False)}[name]
         self.ways = [self.store]
-        self.proxies = [Proxy(sluice, f"{work}/{name}.proxy{number}", self.real, key, is_unix)
-                        for number in range(count)]
+        names = [f"proxy{number}" for number in range(count)]
+        self.proxies = [Proxy(sluice, f"{work}/{name}.{proxy}", self.real, key, is_unix, proxy, names)
+                        for proxy in names]
         if name == "plain":
             self.mounts = []
             return

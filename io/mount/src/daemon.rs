@@ -23,7 +23,7 @@ use crate::notices::Notices;
 use crate::operations::control_files::ControlFiles;
 use crate::options::{MountSettings, MountSource, nanos};
 use crate::retries::StaleRetries;
-use crate::session::{self, ConnectedRouter, HandshakeError, HomeRouter, RouterSettings};
+use crate::session::{self, ConnectedRouter, GroupError, HomeRouter, RouterError, RouterSettings};
 
 /// A mounted export. Dropping it unmounts it, in use or not.
 #[derive(Debug)]
@@ -48,6 +48,9 @@ pub enum MountError {
         /// The error of the connection, as text.
         why: String,
     },
+    /// The sources are not different proxies of one group.
+    #[error(transparent)]
+    Group(#[from] GroupError),
     /// The sources of jobs of processes cannot be read.
     #[error("cannot identify the jobs of processes: {0}")]
     Jobs(#[source] io::Error),
@@ -91,8 +94,7 @@ impl MountDaemon {
             leases: Some(nanos(settings.attr_timeout))
                 .filter(|time| settings.leases && *time > Nanos::ZERO),
         };
-        let ConnectedRouter { homes, root, payload } =
-            HomeRouter::begin(begin).map_err(|(source, why)| refused(&source, &why))?;
+        let ConnectedRouter { homes, root, payload } = HomeRouter::begin(begin).map_err(refused)?;
         let export = MountFs::new(MountFsState {
             homes: homes.clone(),
             nodes: Nodes::new(&root, settings.attr_timeout),
@@ -213,11 +215,13 @@ fn options(settings: &MountSettings, threads: usize, payload: u32) -> Options {
     }
 }
 
-fn refused(source: &MountSource, why: &HandshakeError) -> MountError {
-    MountError::Proxy {
-        address: source.address.clone(),
-        export: source.export.clone(),
-        why: why.to_string(),
+fn refused(error: RouterError) -> MountError {
+    match error {
+        RouterError::Group(error) => error.into(),
+        RouterError::Source(source, why) => {
+            let MountSource { address, export } = *source;
+            MountError::Proxy { address, export, why: why.to_string() }
+        }
     }
 }
 

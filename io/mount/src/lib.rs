@@ -36,3 +36,4 @@ mod write_behind;
 
 pub use daemon::{MountDaemon, MountError, URING_SWITCH};
 pub use options::{MountSettings, MountSettingsError, MountSource};
+pub use session::GroupError;

@@ -23,6 +23,7 @@ mod handshake;
 mod home_router;
 mod identities;
 mod in_doubt;
+mod mount_group;
 mod reclaim;
 mod remote_ops;
 mod replay_buffer;
@@ -50,14 +51,15 @@ use session::client::{ChannelPhase, ChannelStats, SessionLife};
 pub(crate) use call::{CallFrame, CallReply, CallSpec, CallWaiter, ServerCall, errno_of};
 pub(crate) use control::SessionControl;
 pub(crate) use event_loop::run;
-pub(crate) use handshake::HandshakeError;
-pub(crate) use home_router::{ConnectedRouter, HomeRouter, RouterSettings};
+pub(crate) use home_router::{ConnectedRouter, HomeRouter, RouterError, RouterSettings};
 pub(crate) use identities::SessionIdentity;
+pub use mount_group::GroupError;
 pub(crate) use signals::CheckInterval;
 
 use abandoned::Abandoned;
 use channel::{ChannelNews, InterruptOutcome, LinkChannel};
 use identities::IdentityTable;
+use mount_group::MountGroup;
 use replay_buffer::{Changed, ReplayBuffer};
 use signals::{EarlyInterrupts, PendingSignals, WaitingCalls, is_being_killed};
 use socket::Broken;
@@ -120,6 +122,10 @@ pub(crate) struct ClientSession {
     home: usize,
     /// The proxies that it may use: its own, and those that take over from it, in their order.
     sources: Vec<MountSource>,
+    /// Their indices in the mount's list.
+    indices: Vec<usize>,
+    /// The group that they are of.
+    group: Arc<MountGroup>,
     /// Gateway to a server that does not know the dialect; only if it is the only source.
     gateway: Option<Arc<Gateway>>,
     pub(crate) uncommitted: ReplayBuffer,

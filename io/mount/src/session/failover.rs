@@ -57,6 +57,7 @@ impl ClientSession {
 
     fn handshake_with(&self, at: usize) -> Result<Handshake, HandshakeError> {
         let talk = Handshake::begin(&self.sources[at], self.gateway.as_deref(), self.msize)?;
+        self.group.check(self.indices[at], talk.group.as_ref())?;
         match talk.msize == self.msize {
             true => Ok(talk),
             false => Err(HandshakeError::Smaller { msize: talk.msize, wanted: self.msize }),

@@ -2,10 +2,10 @@
 //! waiting for each answer.
 //!
 //! ```text
-//!   connect ─► Tversion "9P2000.L.sluice.4" ─► Tsession id, channel ─► NegotiatedSession
-//!                 │ the peer does not know it       ▲                      │
-//!                 ▼                                 │                      ▼
-//!              Tversion "9P2000.L" ─► Gateway, which does   call_all: identities, files, locks
+//!   connect ─► Tversion "9P2000.L.sluice.4" ─► Tproxies ─► Tsession id, channel ─► NegotiatedSession
+//!                 │ the peer does not know it      ▲                                   │
+//!                 ▼                                │                                   ▼
+//!              Tversion "9P2000.L" ─► Gateway, which does          call_all: identities, files, locks
 //! ```
 //!
 //! The dialect's special steps of beginning a session are all here.
@@ -23,6 +23,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::call::{CallReply, answer_of, errno_of};
+use super::mount_group::{GroupMember, GroupMismatch};
 use super::socket::{Broken, SocketInbox, connect};
 use crate::gateway::Gateway;
 use crate::options::MountSource;
@@ -34,6 +35,8 @@ pub(crate) struct Handshake {
     inbox: SocketInbox,
     /// The largest message that was agreed on, in bytes.
     pub(crate) msize: u32,
+    /// What the proxy says of its group.
+    pub(super) group: Option<GroupMember>,
     /// Header of the last reply.
     pub(crate) header: ReplyHeader,
     /// The peer is a server of another kind, by way of the gateway.
@@ -67,6 +70,9 @@ pub(crate) enum HandshakeError {
     /// It takes smaller messages than were agreed on.
     #[error("it accepts messages of {msize} bytes, not the agreed {wanted}")]
     Smaller { msize: u32, wanted: u32 },
+    /// It is not the proxy that the mount has at this source.
+    #[error(transparent)]
+    Group(#[from] GroupMismatch),
     /// Its export's root has another handle.
     #[error(
         "it exports a different directory than the other proxies, or signs handles with a \
@@ -88,8 +94,19 @@ impl HandshakeError {
 }
 
 impl Handshake {
-    /// Connects and agrees on the dialect, with the peer or else with the gateway to it.
+    /// Connects, agrees on the dialect, with the peer or else with the gateway to it, and asks for the
+    /// group of the proxy.
     pub(crate) fn begin(
+        source: &MountSource,
+        gateway: Option<&Gateway>,
+        msize: u32,
+    ) -> Result<Handshake, HandshakeError> {
+        let mut talk = Handshake::agree(source, gateway, msize)?;
+        talk.group = talk.proxies()?;
+        Ok(talk)
+    }
+
+    fn agree(
         source: &MountSource,
         gateway: Option<&Gateway>,
         msize: u32,
@@ -124,7 +141,7 @@ impl Handshake {
 
     fn over(socket: OwnedFd, msize: u32) -> Handshake {
         let (inbox, header) = (SocketInbox::new(msize), ReplyHeader::default());
-        Handshake { socket, inbox, msize, header, is_gateway: false }
+        Handshake { socket, inbox, msize, group: None, header, is_gateway: false }
     }
 
     /// Offers a protocol; gives the message size and the protocol that the peer answers.
@@ -142,6 +159,20 @@ impl Handshake {
             Reply::Error { ecode } => Ok(Err(errno_of(ecode))),
             _ => Err(Broken::Protocol("unexpected reply to Tversion".into())),
         }
+    }
+
+    /// Asks for the group of the proxy.
+    fn proxies(&mut self) -> Result<Option<GroupMember>, HandshakeError> {
+        let ask = (RequestHeader::SESSION, ExtRequest::Proxies.into());
+        let mut said = Err(HandshakeError::Refused(Errno::PROTO));
+        self.call_all(&[ask], |_, answer| {
+            said = match answer {
+                Ok(AnyReply::Ext(ExtReply::Proxies(group))) => Ok(GroupMember::of(group)),
+                Ok(_) => Err(Broken::Protocol("unexpected reply to Tproxies".into()).into()),
+                Err(error) => Err(HandshakeError::Refused(error)),
+            };
+        })?;
+        said
     }
 
     /// With a peer that has agreed already.

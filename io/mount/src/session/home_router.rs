@@ -1,8 +1,8 @@
 //! The proxies of a mount, and which of them a file is at home with.
 //!
 //! ```text
-//!   handle ─► highest score(handle, proxy) ─► its session ─► its proxy
-//!                                                └─ gone: score(proxy, others) ─► the next one
+//!   handle ─► MountGroup: the name with the highest rank ─► its session ─► its proxy
+//!                                                       └─ gone: rank for its name ─► the next one
 //! ```
 //!
 //! Rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit
@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use fuse::{Errno, FuseRequestId};
-use leases::{HomeCandidate, ObjectId};
 use model::Nanos;
 use session::client::SessionLife;
 
@@ -23,6 +22,7 @@ use super::channel::LinkChannel;
 use super::control::SessionControl;
 use super::handshake::{Handshake, HandshakeError};
 use super::identities::{IdentityTable, SessionIdentity};
+use super::mount_group::{GroupError, MountGroup, ProbedSource};
 use super::remote_ops::RemoteOpsTable;
 use super::replay_buffer::ReplayBuffer;
 use super::signals::is_being_killed;
@@ -40,7 +40,7 @@ pub(crate) struct HomeRouter {
     pub(crate) shared: Arc<MountState>,
     pub(crate) links: Vec<Arc<ClientSession>>,
     /// The names of their proxies.
-    names: Vec<HomeCandidate>,
+    group: Arc<MountGroup>,
 }
 
 /// How the sessions of a mount begin.
@@ -61,6 +61,15 @@ pub(crate) struct RouterSettings<'a> {
     pub(crate) leases: Option<Nanos>,
 }
 
+/// Reason why the sessions of a mount do not begin.
+#[derive(Debug)]
+pub(crate) enum RouterError {
+    /// A proxy cannot be used.
+    Source(Box<MountSource>, HandshakeError),
+    /// The proxies are not of one group.
+    Group(GroupError),
+}
+
 /// Sessions that are connected, and what they lead to.
 pub(crate) struct ConnectedRouter {
     pub(crate) homes: HomeRouter,
@@ -75,36 +84,22 @@ impl HomeRouter {
     /// # Errors
     /// Names the proxy at fault. If one of several is missing, others take over, and that is not an
     /// error.
-    pub(crate) fn begin(
-        begin: RouterSettings<'_>,
-    ) -> Result<ConnectedRouter, (MountSource, HandshakeError)> {
+    pub(crate) fn begin(begin: RouterSettings<'_>) -> Result<ConnectedRouter, RouterError> {
         let RouterSettings { sources, threads, soft, replay_buffer: keep, id, client, leases } =
             begin;
-        let at = |home: usize| move |error| (sources[home].clone(), error);
+        let at =
+            |home: usize| move |error| RouterError::Source(Box::new(sources[home].clone()), error);
         let shared = MountState::new(threads, client, leases.filter(|_| sources.len() == 1))
             .map_err(|error| at(0)(Broken::from(error).into()))?;
         let shared = Arc::new(shared);
-        let names: Vec<_> =
-            sources.iter().map(|source| HomeCandidate::new(&source.to_string())).collect();
         // Handles of a gateway are its own: no other proxy or gateway knows them.
         let gateway = (sources.len() == 1).then(|| Arc::new(Gateway::default()));
-        // All agree on one size of message, so that a file may move.
-        let msize = sources
-            .iter()
-            .map(|source| Handshake::begin(source, gateway.as_deref(), PAYLOAD + ROOM))
-            .map(|talk| talk.map(|talk| talk.msize))
-            .reduce(|one, other| match (one, other) {
-                (Ok(one), Ok(other)) => Ok(one.min(other)),
-                (Ok(size), Err(_)) | (Err(_), Ok(size)) => Ok(size),
-                (error, _) => error,
-            });
-        let msize = msize.expect("there is a source").map_err(at(0))?;
+        let ProbedSources { group, msize } = ProbedSources::probe(sources, gateway.as_deref())?;
+        let group = Arc::new(group);
         let services = (sources.len() > 1).then(|| Arc::new(RemoteOpsTable::default()));
         let (mut links, mut root): (Vec<Arc<ClientSession>>, Option<Vec<u8>>) = Default::default();
         for home in 0..sources.len() {
-            let order = order(&names, ObjectId::of(names[home].name().as_bytes()));
-            let others = order.into_iter().filter(|other| *other != home);
-            let sources = std::iter::once(home).chain(others).map(|at| sources[at].clone());
+            let indices = group.order_for(home);
             let seat = |_| ThreadChannel {
                 channel: Mutex::new(LinkChannel::new(shared.abandoned.clone())),
                 receiving: AtomicBool::new(false),
@@ -112,9 +107,11 @@ impl HomeRouter {
             let link = Arc::new(ClientSession {
                 shared: shared.clone(),
                 home,
-                sources: sources.collect(),
+                sources: indices.iter().map(|at| sources[*at].clone()).collect(),
+                indices,
+                group: group.clone(),
                 gateway: gateway.clone(),
-                uncommitted: ReplayBuffer::new(keep / names.len() as u64),
+                uncommitted: ReplayBuffer::new(keep / sources.len() as u64),
                 root: OnceLock::new(),
                 msize,
                 soft: soft.map(nanos),
@@ -136,15 +133,12 @@ impl HomeRouter {
         }
         let root = root.expect("there is a session");
         let payload = msize.saturating_sub(ROOM).min(PAYLOAD);
-        Ok(ConnectedRouter { homes: HomeRouter { shared, links, names }, root, payload })
+        Ok(ConnectedRouter { homes: HomeRouter { shared, links, group }, root, payload })
     }
 
     /// The index of the session with a file's home.
     pub(crate) fn of(&self, node: &MountNode) -> usize {
-        match self.names.len() {
-            1 => 0,
-            _ => best(&self.names, ObjectId::of(&node.handle)),
-        }
+        self.group.home_of(&node.handle)
     }
 
     /// Returns the session of an identity.
@@ -242,20 +236,41 @@ impl ClientSession {
     }
 }
 
-/// Returns the index of the home of an object.
-fn best(names: &[HomeCandidate], object: ObjectId) -> usize {
-    let best = names
-        .iter()
-        .enumerate()
-        .max_by(|(_, one), (_, other)| one.rank(object).cmp(&other.rank(object)));
-    best.map(|(at, _)| at).expect("there is a name")
+/// What the sources say before sessions begin.
+struct ProbedSources {
+    group: MountGroup,
+    /// The largest message that all agree on, in bytes, so that a file may move.
+    msize: u32,
 }
 
-/// Returns the indices of all names, the highest rank first.
-fn order(names: &[HomeCandidate], object: ObjectId) -> Vec<usize> {
-    let mut order: Vec<_> = (0..names.len()).collect();
-    order.sort_by(|one, other| names[*other].rank(object).cmp(&names[*one].rank(object)));
-    order
+impl ProbedSources {
+    fn probe(sources: &[MountSource], gateway: Option<&Gateway>) -> Result<Self, RouterError> {
+        let (mut probed, mut msize, mut first) = (Vec::new(), None, None);
+        for source in sources {
+            match Handshake::begin(source, gateway, PAYLOAD + ROOM) {
+                Ok(talk) => {
+                    msize = Some(msize.map_or(talk.msize, |least: u32| least.min(talk.msize)));
+                    probed.push(match talk.group {
+                        Some(member) => ProbedSource::Member(member),
+                        None => ProbedSource::Ungrouped,
+                    });
+                }
+                Err(error) => {
+                    let is_missing =
+                        matches!(error, HandshakeError::Connect(_) | HandshakeError::Broken(_));
+                    let error = RouterError::Source(Box::new(source.clone()), error);
+                    if !is_missing {
+                        return Err(error);
+                    }
+                    first = first.or(Some(error));
+                    probed.push(ProbedSource::Unreachable);
+                }
+            }
+        }
+        let Some(msize) = msize else { return Err(first.expect("there is a source")) };
+        let group = MountGroup::new(sources, &probed).map_err(RouterError::Group)?;
+        Ok(ProbedSources { group, msize })
+    }
 }
 
 /// The largest payload of one message, in bytes: what the kernel reads or writes at once.

@@ -279,7 +279,8 @@ fn mounts_are_made_and_ended_as_the_document_says() {
     shell.must("mkdir -p /mnt/scratch /srv/scratch", "there are a directory and a mount point");
     for (nth, host) in [7, 8, 9].iter().enumerate() {
         let listen = format!("--listen tcp://192.0.2.{host}:5640 --api unix:///run/sluice/{nth}");
-        let proxy = format!("sluice proxy --export scratch=/srv/scratch {listen} &");
+        let group = format!("--name io{} --group io1,io2,io3", nth + 1);
+        let proxy = format!("sluice proxy --export scratch=/srv/scratch {listen} {group} &");
         shell.must(&proxy, "a proxy runs on a machine of the example");
     }
     let is_mounted = || shell.ask("grep -q ' /mnt/scratch fuse.sluice ' /proc/self/mounts").0;

@@ -11,7 +11,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Write;
-use std::net::TcpListener;
+use std::net::{TcpListener, ToSocketAddrs};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,11 +21,18 @@ use std::thread::JoinHandle;
 use crate::common::{Proxy, Setup, until};
 use crate::controlled::api_of;
 use crate::mounted::{Mounted, Relay, can_mount, finish};
-use mount::{MountDaemon, MountError, MountSettings};
+use mount::{GroupError, MountDaemon, MountError, MountSettings};
 use testkit::{TestFolder, until_free};
 
-/// A proxy of a directory that others export too.
+/// A proxy of a directory that others export too, `NAME-1` or `NAME-2` of a group of these.
 fn one_of(name: &str, data: &Path, key: &Path) -> Setup {
+    let of = name.strip_suffix(['1', '2']).unwrap();
+    let group = [1, 2].map(|number| format!("{of}{number}"));
+    alone(name, data, key).group(name, &group.each_ref().map(String::as_str))
+}
+
+/// A proxy without a group of a directory that others export too.
+fn alone(name: &str, data: &Path, key: &Path) -> Setup {
     let export = format!("[[export]]\nname = \"x\"\ndir = {data:?}\n");
     let setup = Setup::new(name).api().tables(&export);
     setup.top(&format!("squash = \"none\"\nhandle_key = {key:?}"))
@@ -48,11 +55,26 @@ impl Place {
     fn proxy(&self, name: &str) -> Setup {
         one_of(name, &self.data(), &self.0.path().join("key"))
     }
+
+    fn alone(&self, name: &str) -> Setup {
+        alone(name, &self.data(), &self.0.path().join("key"))
+    }
+}
+
+fn source(proxy: &Proxy) -> String {
+    format!("unix://{}//x", proxy.socket().display())
+}
+
+/// By the name of this machine, where that is the address at which proxies listen.
+fn by_name(proxy: &Proxy) -> String {
+    let first = ("localhost", 0).to_socket_addrs().ok().and_then(|mut found| found.next());
+    let is_v4 = first.is_some_and(|first| first.ip() == proxy.tcp.ip());
+    let host = if is_v4 { "localhost" } else { "127.0.0.1" };
+    format!("tcp://{host}:{}/x", proxy.tcp.port())
 }
 
 /// Their sources, by the sockets that stay the same when a proxy is started again.
 fn sources(proxies: [&Proxy; 2]) -> String {
-    let source = |proxy: &Proxy| format!("unix://{}//x", proxy.socket().display());
     proxies.map(source).join(",")
 }
 
@@ -64,6 +86,127 @@ fn requests(proxy: &Proxy) -> u64 {
 /// What a proxy was told of service elsewhere, in ns of cost.
 fn elsewhere(proxy: &Proxy) -> u64 {
     api_of(proxy).classes().unwrap().classes.iter().map(|class| class.usage.remote_ns).sum()
+}
+
+/// Which of the proxies serves a mount's file: that which gets the questions about it.
+fn home(mount: &Mounted, name: &str, proxies: [&Proxy; 2]) -> usize {
+    let file = File::open(mount.join(name)).unwrap();
+    let before = proxies.map(requests);
+    for _ in 0..10 {
+        file.metadata().unwrap();
+    }
+    let after = proxies.map(requests);
+    let asked = [0, 1].map(|at| after[at] - before[at]);
+    assert!(asked.iter().any(|asked| *asked >= 10) && asked.contains(&0), "{asked:?}");
+    usize::from(asked[1] > 0)
+}
+
+#[test]
+fn mounts_that_spell_addresses_in_other_ways_and_orders_agree_on_homes() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let (one, two) = (place.proxy("agree-1").start(), place.proxy("agree-2").start());
+    let names: Vec<_> = (0..16).map(|number| format!("file{number}")).collect();
+    names.iter().for_each(|name| fs::write(place.data().join(name), name).unwrap());
+    let (at_one, at_two) = (one.tcp.port(), two.tcp.port());
+    let spelt = [
+        sources([&one, &two]),
+        format!("tcp://127.0.0.1:{at_two}/x,tcp://127.0.0.1:{at_one}/x"),
+        format!("{},{}", by_name(&one), source(&two)),
+    ];
+    let homes = spelt.map(|sources| {
+        let mount = Mounted::of(&sources, "attr_timeout=0");
+        names.iter().map(|name| home(&mount, name, [&one, &two])).collect::<Vec<_>>()
+    });
+    assert!(homes[0].contains(&0) && homes[0].contains(&1), "{homes:?}");
+    assert_eq!(homes[0], homes[1]);
+    assert_eq!(homes[0], homes[2]);
+}
+
+/// The error of a mount that must not come about.
+fn refusal(sources: &str, place: &Place) -> MountError {
+    let at = place.0.path().join("at");
+    fs::create_dir_all(&at).unwrap();
+    let settings = MountSettings::new(sources, &at, "").unwrap();
+    MountDaemon::start(&settings).unwrap_err()
+}
+
+#[test]
+fn proxies_that_are_not_of_one_group_are_refused() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let one = place.proxy("groups-1").start();
+    let refused = |sources: String| match refusal(&sources, &place) {
+        MountError::Group(error) => error,
+        other => panic!("{other}"),
+    };
+    let with_one = |other: &Proxy| refused(sources([&one, other]));
+    let again = refused(format!("{},{}", source(&one), by_name(&one)));
+    assert!(matches!(&again, GroupError::SameProxy { name, .. } if name == "groups-1"), "{again}");
+
+    let names = ["groups-1", "groups-2"];
+    let setup = |name: &str| place.alone(name);
+    let raised = setup("groups-raised").group_in(2, "groups-2", &names).start();
+    let error = with_one(&raised);
+    assert!(matches!(&error, GroupError::Different { group, other_group, .. }
+        if group == "groups-1, groups-2 (epoch 1)" && other_group == "groups-1, groups-2 (epoch 2)"));
+    drop(raised);
+
+    let longer = [&names[..], &["groups-3"]].concat();
+    let listed = setup("groups-longer").group("groups-2", &longer).start();
+    assert!(matches!(with_one(&listed), GroupError::Different { .. }));
+    drop(listed);
+
+    let stranger = setup("groups-stranger").group("groups-3", &longer).start();
+    let error = with_one(&stranger);
+    assert!(matches!(&error, GroupError::NotInGroup { name, .. } if name == "groups-3"), "{error}");
+    drop(stranger);
+
+    let (three, four) = (setup("groups-three").start(), setup("groups-four").start());
+    let error = with_one(&three);
+    assert!(matches!(&error, GroupError::Ungrouped { group, .. }
+        if group == "groups-1, groups-2 (epoch 1)"));
+    let error = refused(sources([&three, &four]));
+    assert!(matches!(&error, GroupError::NoGroup { address }
+        if address.to_string() == format!("unix://{}", three.socket().display())));
+
+    let two = place.proxy("groups-2").start();
+    let both = sources([&one, &two]);
+    let error = refused(format!("{both},unix:///run/sluice/nobody//x"));
+    assert!(matches!(&error, GroupError::Surplus { .. }), "{error}");
+}
+
+#[test]
+fn proxies_that_are_reached_later_serve_their_names_and_other_lists_change_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let all = ["late-group-1", "late-group-2", "late-group-3"];
+    let setup = |at: usize| place.alone(all[at]).group(all[at], &all);
+    let mut proxies = [0, 1, 2].map(|at| setup(at).start());
+    let sources = proxies.each_ref().map(source).join(",");
+    let [one, two, three] = proxies;
+    two.crash();
+    three.crash();
+    let mount = Mounted::of(&sources, "attr_timeout=0");
+    let names: Vec<_> = (0..64).map(|number| format!("file{number}")).collect();
+    let read_all = || {
+        names.iter().for_each(|name| assert_eq!(fs::read(mount.join(name)).unwrap(), b"there"));
+    };
+    names.iter().for_each(|name| fs::write(mount.join(name), "there").unwrap());
+    // Which is which is only known now, and one has another list by now.
+    let longer = [&all[..], &["late-group-4"]].concat();
+    proxies =
+        [one, setup(1).again().start(), setup(2).group_in(2, all[2], &longer).again().start()];
+    until("both are used", || {
+        read_all();
+        proxies.iter().skip(1).all(|proxy| requests(proxy) > 0)
+    });
 }
 
 #[test]
@@ -273,10 +416,7 @@ fn proxies_that_do_not_know_each_others_handles_are_refused() {
     let place = Place::new();
     let one = place.proxy("keys-1").start();
     let two = one_of("keys-2", &place.data(), &place.0.path().join("another-key")).start();
-    let at = place.0.path().join("at");
-    fs::create_dir(&at).unwrap();
-    let settings = MountSettings::new(&sources([&one, &two]), &at, "").unwrap();
-    let error = MountDaemon::start(&settings).unwrap_err();
+    let error = refusal(&sources([&one, &two]), &place);
     let MountError::Proxy { address, export, why } = &error else { panic!("{error}") };
     assert_eq!(address.to_string(), format!("unix://{}", two.socket().display()));
     assert!(export == "x" && why.contains("handle_key"), "{error}");

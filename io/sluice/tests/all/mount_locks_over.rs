@@ -170,7 +170,7 @@ impl Place {
             fs::write(data.join(format!("file{n}")), content).unwrap();
         }
         let proxies: Vec<_> =
-            names.iter().map(|name| Some(setup(folder.path(), name).start())).collect();
+            names.iter().map(|name| Some(setup(folder.path(), name, names).start())).collect();
         let all: Vec<_> = proxies.iter().flatten().collect();
         let mounted = |at| Mounted::of(&all, folder.path().join(at), OPTIONS);
         let (a, b) = (mounted("a"), mounted("b"));
@@ -184,7 +184,8 @@ impl Place {
 
     /// Starts it where it was, as its supervisor would.
     fn start_again(&mut self, which: usize) {
-        let setup = setup(self.folder.path(), &self.names[which]);
+        let names: Vec<_> = self.names.iter().map(String::as_str).collect();
+        let setup = setup(self.folder.path(), names[which], &names);
         self.proxies[which] = Some(setup.again().start());
     }
 
@@ -211,10 +212,10 @@ impl Place {
     }
 }
 
-fn setup(folder: &Path, name: &str) -> Setup {
+fn setup(folder: &Path, name: &str, all: &[&str]) -> Setup {
     let export = format!("[[export]]\nname = \"x\"\ndir = {:?}\n", folder.join("data"));
     let top = format!("squash = \"none\"\nhandle_key = {:?}", folder.join("key"));
-    Setup::new(name).tables(&export).top(&top)
+    Setup::new(name).tables(&export).top(&top).group(name, all)
 }
 
 // ---- locks that are waited for ----

@@ -168,7 +168,8 @@ fn proxy(name: &str, which: &str, place: &TestFolder, url: &str) -> Setup {
          capacity_read = \"100MB/s\"\ncapacity_write = \"100MB/s\"\n",
         place.join("data")
     );
-    Setup::new(&format!("{name}-{which}")).top(&top).tables(&tables).api()
+    let setup = Setup::new(&format!("{name}-{which}")).top(&top).tables(&tables).api();
+    setup.group(which, &["one", "two"])
 }
 
 fn why_at(proxy: &Proxy) -> Why {

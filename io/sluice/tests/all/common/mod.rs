@@ -49,6 +49,7 @@ pub struct Setup {
     name: String,
     top: String,
     tables: String,
+    group: String,
     rules: String,
     api: bool,
     fresh: bool,
@@ -74,6 +75,7 @@ impl Setup {
             name: name.into(),
             top: if leases { LEASE_STATE.into() } else { String::new() },
             tables: if leases { format!("{export}{READ_LEASES}") } else { export.into() },
+            group: String::new(),
             rules: String::new(),
             api: false,
             fresh: true,
@@ -91,6 +93,17 @@ impl Setup {
     /// The tables of the configuration, in place of one export `x` of `data`.
     pub fn tables(mut self, text: &str) -> Setup {
         self.tables = text.into();
+        self
+    }
+
+    /// Called `name` in a group of these proxies, in its first epoch.
+    pub fn group(self, name: &str, proxies: &[&str]) -> Setup {
+        self.group_in(1, name, proxies)
+    }
+
+    /// Called `name` in a group of these proxies.
+    pub fn group_in(mut self, epoch: u64, name: &str, proxies: &[&str]) -> Setup {
+        self.group = format!("[group]\nname = {name:?}\nproxies = {proxies:?}\nepoch = {epoch}\n");
         self
     }
 
@@ -144,7 +157,7 @@ impl Setup {
         // The machine's key is older than a fresh proxy, which nobody has had locks at.
         let is_told = top.contains("lock_grace");
         let grace = if self.fresh && !is_told { "lock_grace = \"0s\"\n" } else { "" };
-        let config = format!("{top}{grace}\n{}", self.tables).replace('@', &here);
+        let config = format!("{top}{grace}\n{}{}", self.group, self.tables).replace('@', &here);
         fs::write(dir.join("sluice.toml"), config).unwrap();
         fs::write(dir.join("rules.toml"), self.rules.replace('@', &here)).unwrap();
         let socket = format!("unix://{here}/9p");
