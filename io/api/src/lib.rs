@@ -63,9 +63,9 @@ pub use files::{
 };
 pub use jobs::{EndedJob, JobToken, NewJob, WireJob, WireJobs};
 pub use messages::{
-    Attach, ConnectionInfo, Connections, ControllerLink, CostPoint, ExportReport, ProxyStatus,
-    ProxyTotals, TargetReport, Threads, WireClass, WireClasses, WireSubject, WireSubjects,
-    WireUsage,
+    Attach, ConnectionInfo, Connections, ControllerLink, CostPoint, ExportReport, GroupReport,
+    ProxyStatus, ProxyTotals, TargetReport, Threads, WireClass, WireClasses, WireSubject,
+    WireSubjects, WireUsage,
 };
 pub use mounts::{MountLink, MountStatus};
 pub use page::{MetricFamily, MetricsPage};

@@ -35,6 +35,20 @@ pub struct ProxyStatus {
     /// The connection to its controller; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<Box<ControllerLink>>,
+    /// The proxies that serve the same directories; absent without a group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Box<GroupReport>>,
+}
+
+/// The group of a proxy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GroupReport {
+    /// The name of this proxy in the group.
+    pub name: String,
+    /// The epoch of the list, from 1.
+    pub epoch: u64,
+    /// The names of all proxies of the group.
+    pub proxies: Vec<String>,
 }
 
 /// The connection of a proxy to its controller.

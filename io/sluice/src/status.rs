@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use api::{ControllerStatus, Proxies, ProxyStatus, WireProxyStatus};
+use api::{ControllerStatus, GroupReport, Proxies, ProxyStatus, WireProxyStatus};
 use explain::span;
 use serde::Serialize;
 
@@ -140,6 +140,10 @@ impl ShownProcess {
             let (threads, most) = (status.threads.started, status.threads.max);
             let connections = status.connections;
             row("serves", format!("{connections} connections, {threads} of {most} threads"));
+            if let Some(group) = &status.group {
+                let GroupReport { name, epoch, proxies } = &**group;
+                row("group", format!("{name} of {}, epoch {epoch}", proxies.join(", ")));
+            }
             match &status.controller {
                 None => row("controller", "none: the rules are local".into()),
                 Some(link) => {
@@ -235,6 +239,16 @@ mod tests {
             0,
             "it needs no controller"
         );
+    }
+
+    #[test]
+    fn a_proxy_shows_its_name_in_the_group_and_the_epoch() {
+        let proxies = vec!["io1".into(), "io2".into()];
+        let group = Some(Box::new(GroupReport { name: "io2".into(), epoch: 3, proxies }));
+        let text =
+            |group| ShownProcess::of_proxy(ProxyStatus { group, ..ProxyStatus::default() }).text();
+        assert!(text(group).contains("group       io2 of io1, io2, epoch 3\n"));
+        assert!(!text(None).contains("group"));
     }
 
     #[test]

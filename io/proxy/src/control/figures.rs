@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::{
-    Attach, Connections, CostPoint, ExportProjects, ExportReport, ProxyStatus, ProxyTotals,
-    RuleLoad, TargetReport, Threads, WireClass, WireClasses, WireRules, WireSubject, WireSubjects,
-    WireUsage,
+    Attach, Connections, CostPoint, ExportProjects, ExportReport, GroupReport, ProxyStatus,
+    ProxyTotals, RuleLoad, TargetReport, Threads, WireClass, WireClasses, WireRules, WireSubject,
+    WireSubjects, WireUsage,
 };
 use rules::RuleSet;
 
@@ -51,6 +51,13 @@ impl ProxyControl for Server {
             connections: Server::connections(self).len() as u64,
             totals: totals(&self.tally()),
             controller: self.link.report(self.clock.now()).map(Box::new),
+            group: settings.group.as_ref().map(|group| {
+                Box::new(GroupReport {
+                    name: settings.name_in_group().unwrap_or_default().into(),
+                    epoch: group.epoch,
+                    proxies: group.proxies.clone(),
+                })
+            }),
         }
     }
 
