@@ -68,7 +68,7 @@ pub(super) struct NamesSize {
     pub(super) kept: usize,
     /// All names, also those that the kernel may use only.
     pub(super) all: usize,
-    /// Bytes of entries.
+    /// The bytes of its entries.
     pub(super) listing: usize,
 }
 
