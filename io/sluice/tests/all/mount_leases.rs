@@ -12,9 +12,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use testkit::skip;
 
 use crate::common::{Proxy, until};
 use crate::mounted::{Mounted, can_mount, setup};
@@ -217,6 +219,44 @@ fn file_that_stays_open_is_read_as_it_was_written() {
             until("no old page is left", || map.first() == step as u8);
         }
     });
+}
+
+#[test]
+fn what_is_mounted_below_a_directory_stays_when_another_node_cannot_remove_it() {
+    let Some(Leased { a, b, proxy }) = Leased::new("leases-below") else { return };
+    if kernel_takes_names_out() {
+        return;
+    }
+    let (inner, other) = (a.join("dir/inner"), proxy.dir.join("other"));
+    [&inner, &other].into_iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
+    fs::write(other.join("here"), "").unwrap();
+    let run = |program: &str, args: &[&Path]| {
+        let status = Command::new(program).args(args).status().unwrap();
+        assert!(status.success(), "{program} {args:?}");
+    };
+    run("mount", &[Path::new("--bind"), &other, &inner]);
+    for _ in 0..2 {
+        assert!(inner.join("here").exists());
+        let refused = fs::remove_dir(b.join("dir")).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::DirectoryNotEmpty);
+    }
+    assert!(inner.join("here").exists(), "it is mounted there");
+    run("umount", &[&inner]);
+    fs::remove_dir(&inner).unwrap();
+    fs::remove_dir(b.join("dir")).unwrap();
+    assert!(!a.join("dir").exists());
+}
+
+/// Whether the kernel knows no way to have a name expire, which came with Linux 6.2; says so aloud.
+fn kernel_takes_names_out() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let is_old = version < (6, 2);
+    if is_old {
+        skip(&format!("Linux {} takes out the names of directories", release.trim()));
+    }
+    is_old
 }
 
 #[test]
