@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use fuse::{Capabilities, FuseSession, MountFlags, Options, Transport};
 use http::{MetricsAddress, MetricsError, MetricsServer, ServerAddress};
@@ -105,6 +105,7 @@ impl MountDaemon {
             notices: Notices::new(),
             name_notices: Notices::new(),
             retries: StaleRetries::default(),
+            root_attributes: Mutex::default(),
             control_files: ControlFiles::default(),
         });
         export.rewrite_lost_writes();

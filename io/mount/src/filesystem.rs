@@ -12,7 +12,7 @@
 
 use std::ffi::CStr;
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use fuse::{
@@ -23,6 +23,7 @@ use fuse::{
     Xattr,
 };
 use model::Time;
+use ninep::Attributes;
 use ninep::dialect::AnyRequest;
 
 use crate::files::{OpenFile, OpenFiles};
@@ -57,6 +58,8 @@ pub(crate) struct MountFsState {
     /// Those about names that are recalled: they may wait long for the lock of a directory.
     pub(crate) name_notices: Notices,
     pub(crate) retries: StaleRetries,
+    /// The attributes of the root, as they were asked for last.
+    pub(crate) root_attributes: Mutex<Option<Attributes>>,
     /// Open control files of the mount.
     pub(crate) control_files: ControlFiles,
 }

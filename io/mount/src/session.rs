@@ -303,6 +303,11 @@ impl ClientSession {
         self.sources[0].to_string()
     }
 
+    /// Whether none of its channels has a connection.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.tally().connections_down == self.channels.len() as u64
+    }
+
     /// Returns the counters of all its channels.
     pub(crate) fn tally(&self) -> ChannelStats {
         let mut sum = ChannelStats::default();

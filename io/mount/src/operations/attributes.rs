@@ -10,8 +10,9 @@
 //! or not. A change of attributes comes after the earlier writes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use fuse::{Attr, Errno, FuseRequest, Handle, Reply, SetAttributes, Statfs};
+use fuse::{Attr, Errno, FuseRequest, Handle, InodeId, Reply, SetAttributes, Statfs};
 use ninep::dialect::{AnyReply, AnyRequest, ExtReply, ExtRequest, HandleList, handle_fid};
 use ninep::{Fid, getattr};
 
@@ -22,7 +23,7 @@ use crate::files::OpenFile;
 use crate::filesystem::MountFs;
 use crate::leases::{LeaseRequest, OwnChange};
 use crate::nodes::MountNode;
-use crate::session::{CallReply, CallSpec};
+use crate::session::{CallReply, CallSpec, lock};
 use crate::translate;
 use crate::write_behind::KnownSize;
 
@@ -37,6 +38,9 @@ pub(crate) fn get(
         && let Some(known) = export.leased_attributes(&node)
     {
         return reply.ok(&export.attr(&node, &known));
+    }
+    if let Some(known) = root_without_proxy(export, &node) {
+        return reply.ok(&known);
     }
     let message = |fid| ninep::Request::Getattr { fid, mask: getattr::ALL }.into();
     let lease = export.lease_request();
@@ -54,6 +58,9 @@ pub(crate) fn get(
             Ok(_) => return reply.error(Errno::PROTO),
             Err(error) => return reply.error(error),
         };
+        if node.id == InodeId::ROOT {
+            *lock(&export.root_attributes) = Some(attributes);
+        }
         let leased = None;
         let mut fetched = FetchedAttributes { node, attributes, requested_at: asked, leased };
         fetched.leased = export.keep_attributes(&lease, &fetched);
@@ -61,6 +68,16 @@ pub(crate) fn get(
             Ok(export.attr(node, &known?))
         });
     });
+}
+
+/// The root as it was known last, for no time, while no connection to its proxy is there: the way to the mount's own
+/// files leads through it, and they say what is wrong.
+fn root_without_proxy(export: &MountFs, node: &MountNode) -> Option<Attr> {
+    if node.id != InodeId::ROOT || !export.homes.links[export.homes.of(node)].is_cut_off() {
+        return None;
+    }
+    let known = (*lock(&export.root_attributes))?;
+    Some(Attr { attributes: translate::attributes(&known), ttl: Duration::ZERO })
 }
 
 /// Changes attributes, all in one message. The size of an open file is changed through it,
