@@ -33,7 +33,7 @@ if [ $# -eq 2 ]; then
 		exit 0
 	fi
 	# the mount says which groups a process is in, as pjdfstest makes them up
-	PROXY_FLAGS="--config $HERE/mount.toml ${PROXY_FLAGS:-}" \
+	PROXY_CONFIG=$HERE/mount.toml \
 		exec "$HERE/with-proxy.sh" "$1" "$HERE/mount.sh" "$1" "$2"
 fi
 [ $# -eq 5 ] || die 2 "usage: tests/mount.sh SLUICE pjdfstest|fsx|stress"

@@ -5,7 +5,7 @@
 #
 # SLUICE is the binary, which the command finds in $SLUICE; the process is in
 # $PROXY_PID and the exported folder in $EXPORT_DIR. With PROXY_UNIX=1 the address is a Unix socket, else TCP on the loopback; PROXY_FLAGS
-# adds flags. The exported folder is on the file system of DIR_BELOW (default:
+# adds flags, PROXY_CONFIG a configuration; SLUICE_TEST_LEASES=read has it grant leases. The exported folder is on the file system of DIR_BELOW (default:
 # .cache at the root), a real one, so that extended attributes and sparse files
 # are there. Exit status: the command's, or 1 if the proxy did not start, crashed,
 # or did not end within 30 s of SIGTERM.
@@ -27,8 +27,14 @@ trap clean_up EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
 
+CONFIG=$WORK/sluice.toml
+if [ -n "${PROXY_CONFIG:-}" ]; then cat "$PROXY_CONFIG" >"$CONFIG"; else echo >"$CONFIG"; fi
+if [ "${SLUICE_TEST_LEASES:-none}" != none ]; then
+	sed -i "1i lease_state = \"$WORK/leases\"" "$CONFIG"
+	printf '\n[[export]]\nname = "x"\ndir = "%s"\nleases = "%s"\n' "$WORK/export" "$SLUICE_TEST_LEASES" >>"$CONFIG"
+fi
 # shellcheck disable=SC2086
-"$SLUICE" proxy --export "x=$WORK/export" --listen tcp://127.0.0.1:0 --listen "unix://$WORK/socket" \
+"$SLUICE" proxy --config "$CONFIG" --export "x=$WORK/export" --listen tcp://127.0.0.1:0 --listen "unix://$WORK/socket" \
 	--squash none ${PROXY_FLAGS:-} >"$WORK/out" 2>"$WORK/err" &
 PROXY=$!
 export SLUICE PROXY_PID=$PROXY EXPORT_DIR=$WORK/export
