@@ -271,11 +271,15 @@ impl LeaseCache {
         file.read_span
     }
 
+    /// Whether READ of a file is held. Counts as a use.
+    pub(crate) fn reads(&mut self, path: u64, now: Time) -> bool {
+        self.held.believes(object(path), LeaseKinds::READ, now).is_some()
+    }
+
     /// Keeps a file open for the next opener; returns those that are to be closed instead.
     pub(crate) fn park(&mut self, path: u64, file: Arc<OpenFile>, now: Time) -> Vec<Arc<OpenFile>> {
-        let read = self.held.believes(object(path), LeaseKinds::READ, now);
-        let span = file.read_span();
-        let Some(kept) = self.files.get_mut(&path).filter(|_| read.is_some() && span != 0) else {
+        let (reads, span) = (self.reads(path, now), file.read_span());
+        let Some(kept) = self.files.get_mut(&path).filter(|_| reads && span != 0) else {
             return vec![file];
         };
         if kept.read_span != span {
@@ -307,8 +311,7 @@ impl LeaseCache {
             Arc::ptr_eq(&file.payer, identity) && file.flags == flags && !file.is_stale()
         };
         let number = self.files.get(&path)?.parked.iter().rev().find(fits)?.number;
-        self.held.believes(object(path), LeaseKinds::READ, now)?;
-        self.take_parked(number)
+        self.reads(path, now).then(|| self.take_parked(number)).flatten()
     }
 
     fn take_parked(&mut self, number: u64) -> Option<Arc<OpenFile>> {

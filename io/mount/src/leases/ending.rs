@@ -35,6 +35,8 @@ pub(super) enum EndingCause {
     /// A recall of the proxy for an access.
     Recall {
         access: u64,
+        /// The path of the file's qid.
+        file: u64,
         /// When the recall came here.
         came: Time,
     },
@@ -121,7 +123,7 @@ mod tests {
     }
 
     fn recall(access: u64) -> EndingCause {
-        EndingCause::Recall { access, came: at(0) }
+        EndingCause::Recall { access, file: 1, came: at(0) }
     }
 
     #[test]

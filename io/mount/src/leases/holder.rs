@@ -102,25 +102,24 @@ impl MountFs {
             state.stats.recalls += 1;
             state.cache.recalled(recall.file, recall.kinds, recall.name, came)
         };
-        let pages_of = (!dropped.pages.is_empty()).then_some(recall.file);
-        self.end_belief_of(dropped, EndingCause::Recall { access: recall.access, came }, pages_of);
+        let MountRecall { access, file, .. } = *recall;
+        self.end_belief(dropped, EndingCause::Recall { access, file, came });
     }
 
     /// Has the kernel forget what is not held any more, and closes what is open for nobody; then
     /// goes on, perhaps on another thread.
     fn end_belief(&self, dropped: Dropped, cause: EndingCause) {
-        self.end_belief_of(dropped, cause, None);
-    }
-
-    /// The same; `pages_of` is the path of a file whose pages are dropped for a recall.
-    fn end_belief_of(&self, dropped: Dropped, cause: EndingCause, pages_of: Option<u64>) {
         let Dropped { attributes, pages, names, parked } = dropped;
         if matches!(cause, EndingCause::Doubt) && !(names.is_empty() || pages.is_empty()) {
             // Names may wait for a lock; with pages that would not be over with their time.
             self.end_belief(Dropped { names, ..Dropped::default() }, EndingCause::Doubt);
             let rest = Dropped { attributes, pages, parked, ..Dropped::default() };
-            return self.end_belief_of(rest, cause, pages_of);
+            return self.end_belief(rest, cause);
         }
+        let pages_of = match cause {
+            EndingCause::Recall { file, .. } if !pages.is_empty() => Some(file),
+            _ => None,
+        };
         for file in parked {
             self.close_parked(&file);
         }
@@ -212,7 +211,7 @@ impl MountFs {
     fn ended(&self, ending: EndingBelief) {
         let leases = &self.shared().leases;
         match ending.cause {
-            EndingCause::Recall { access, came } => {
+            EndingCause::Recall { access, came, .. } => {
                 let took = clock::with_suspend().since(came);
                 leases.count(|stats| stats.recall_max = stats.recall_max.max(took));
                 self.homes.links[0].return_lease(access, true);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fuse::{FuseRequest, Reply};
-use leases::{LeaseKinds, ObjectId};
+use leases::LeaseKinds;
 use model::Time;
 use ninep::dialect::{AnyReply, HandleList, ListEntries, PLAIN_FILE};
 use ninep::{Attributes, getattr, open as bits};
@@ -86,11 +86,11 @@ impl LeasedName {
 
 /// What a reply about a name is of.
 #[derive(Clone, Copy)]
-struct NameReply {
+pub(super) struct NameReply {
     /// Own calls that change the name: 1 for the reply to such a call.
-    own: u32,
+    pub(super) own: u32,
     /// The kernel may have had the name before.
-    was_known: bool,
+    pub(super) was_known: bool,
 }
 
 /// Until when the kernel may believe what a reply says.
@@ -180,20 +180,8 @@ impl MountFs {
         })
     }
 
-    /// Keeps what a look-up says; the kernel may have had the name. Returns until when it may believe it.
-    pub(super) fn keep_found(
-        &self,
-        lease: &Option<Arc<LeaseRequest>>,
-        directory: &MountNode,
-        name: &[u8],
-        fetched: &FetchedAttributes,
-        was_known: bool,
-    ) -> BelievedUntil {
-        self.keep_name(lease, directory, name, fetched, NameReply { own: 0, was_known })
-    }
-
     /// Keeps what a look-up or a call that made a name says. Returns until when the kernel may believe it.
-    fn keep_name(
+    pub(super) fn keep_name(
         &self,
         lease: &Option<Arc<LeaseRequest>>,
         directory: &MountNode,
@@ -359,10 +347,10 @@ impl MountFs {
     }
 
     fn drop_pages_later(&self, node: &Arc<MountNode>) {
+        let (Some(notifier), node) = (self.notifier.get().cloned(), node.clone()) else { return };
         if node.dropping_pages.swap(true, Ordering::SeqCst) {
             return;
         }
-        let (Some(notifier), node) = (self.notifier.get().cloned(), node.clone()) else { return };
         self.notices.run(move || {
             node.dropping_pages.store(false, Ordering::SeqCst);
             // What the kernel does not know it has no pages of.
@@ -380,12 +368,8 @@ impl MountFs {
         {
             return false;
         }
-        let held = file.node.path().and_then(|path| {
-            leases.with(|cache, _, now| {
-                cache.held.believes(ObjectId([path, 0]), LeaseKinds::READ, now)
-            })
-        });
-        held.is_none()
+        let reads = |path| leases.with(|cache, _, now| cache.reads(path, now).then_some(()));
+        file.node.path().and_then(reads).is_none()
     }
 
     /// Opens a file that this very identity had opened, under a lease that was held since.

@@ -13,7 +13,7 @@ use model::Time;
 use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, handle_fid};
 
 use super::behind::{self, FetchedAttributes};
-use super::leased::{LeasedName, NamePlace, NamedFile};
+use super::leased::{LeasedName, NamePlace, NameReply, NamedFile};
 use super::or_error;
 use super::stale::NameWalk;
 use crate::filesystem::{MountFs, rest};
@@ -60,7 +60,8 @@ pub(crate) fn lookup(
                 let (requested_at, leased) = (asked, None);
                 let mut fetched = FetchedAttributes { node, attributes, requested_at, leased };
                 let called = name.to_bytes();
-                let until = export.keep_found(&lease, &directory, called, &fetched, was_known);
+                let by = NameReply { own: 0, was_known };
+                let until = export.keep_name(&lease, &directory, called, &fetched, by);
                 fetched.leased = until.attributes;
                 entry(export, &who, fetched, name, until.name, reply);
             }
